@@ -57,9 +57,10 @@ func NewFields(policy string, limit, windowSeconds int64, style Style, decisionH
 }
 
 // Write tells the client where it stands, in the header of an answer that was not
-// sent yet: so many requests remain (less than zero is zero), more of them come in
-// reset seconds, and the decision was made by way shared or local.
-func Write(f *Fields, h http.Header, remaining, reset int64, way string) {
+// sent yet: whether it was allowed, how many requests remain (less than zero is
+// zero), that this holds for reset seconds, and by which way it was decided, shared
+// or local.
+func Write(f *Fields, h http.Header, allowed bool, remaining, reset int64, way string) {
 	if remaining < 0 {
 		remaining = 0
 	}
