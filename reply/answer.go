@@ -24,6 +24,8 @@ func Unavailable(w http.ResponseWriter, retryAfter int64) {
 	answer(w, http.StatusServiceUnavailable, retryAfter, unavailable)
 }
 
+// answer replaces what outer middlewares may have said about this body, and nothing
+// else. The server itself leaves the body out for HEAD.
 func answer(w http.ResponseWriter, status int, retryAfter int64, body string) {
 	if retryAfter < 1 {
 		retryAfter = 1

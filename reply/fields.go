@@ -5,6 +5,7 @@ package reply
 import (
 	"net/http"
 	"net/textproto"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -27,68 +28,153 @@ const (
 // and not changed after that.
 type Fields struct {
 	ietf, legacy bool
+	name         string // the policy, quoted
 	policy       string // RateLimit-Policy, as one member of a list
-	policyLine   []string
-	head         string // RateLimit up to the number of remaining requests
-	limit        []string
+	remaining    string // RateLimit up to the number that remains
+	limit        string
 	decision     string // canonical name of the decision header, or ""
-	ways         map[string][]string
 }
 
-// NewFields prepares the fields of a middleware. The policy is a name of letters,
-// digits and @._- as the client shall see it, limit and windowSeconds are between
-// 1 and 999999999999999, the largest integer of a structured field. The way of a
-// decision is told in decisionHeader, unless it is empty.
+// NewFields prepares the fields of a middleware. The policy is a name out of
+// letters, digits and @._- as the client shall see it. The limit and windowSeconds
+// lie between 1 and 999999999999999, the largest integer of a structured field.
+// The way of a decision is told in decisionHeader, unless it is empty.
 func NewFields(policy string, limit, windowSeconds int64, style Style, decisionHeader string) *Fields {
-	quoted := `"` + policy + `"`
-	member := quoted + ";q=" + strconv.FormatInt(limit, 10) + ";w=" + strconv.FormatInt(windowSeconds, 10)
+	name, quota := `"`+policy+`"`, strconv.FormatInt(limit, 10)
 	return &Fields{
-		ietf:       style == Both || style == IETF,
-		legacy:     style == Both || style == Legacy,
-		policy:     member,
-		policyLine: []string{member},
-		head:       quoted + ";r=",
-		limit:      []string{strconv.FormatInt(limit, 10)},
-		decision:   textproto.CanonicalMIMEHeaderKey(decisionHeader),
-		ways: map[string][]string{
-			"shared": {"shared"}, "local": {"local"}, "open": {"open"}, "closed": {"closed"},
-		},
+		ietf:      style == Both || style == IETF,
+		legacy:    style == Both || style == Legacy,
+		name:      name,
+		policy:    name + ";q=" + quota + ";w=" + strconv.FormatInt(windowSeconds, 10),
+		remaining: name + ";r=",
+		limit:     quota,
+		decision:  textproto.CanonicalMIMEHeaderKey(decisionHeader),
 	}
 }
 
 // Write tells the client where it stands, in the header of an answer that was not
 // sent yet: whether it was allowed, how many requests remain (less than zero is
-// zero), that this holds for reset seconds, and by which way it was decided, shared
-// or local.
+// zero), that it can make no more than these within the next reset seconds, and by
+// which way that was decided, shared or local.
+//
+// RateLimit-Policy and RateLimit follow draft-ietf-httpapi-ratelimit-headers-11:
+// lists of items whose value is the name of a policy, a string, with the quota q
+// and the window w in the one field, the available quota r and the effective
+// window t in the other. In that draft t promises nothing about what comes after;
+// here it is the time to the next reset, as is X-RateLimit-Reset, which is a number
+// of seconds too and not a date. Where Retry-After is sent besides (see Refuse),
+// it must not be shorter than reset, and clients obey it first.
+//
+// Another limiter further out may have written its fields into the same header.
+// Then the lists name both; a policy of the same name is replaced, since the same
+// middleware was run twice, and a line that is no list of such items is dropped,
+// since clients must ignore the whole of a field that is malformed anywhere. The
+// older fields can tell of one limit only and show the tighter: the one with less
+// remaining, at equality the one that resets later. A refusal shows the refuser.
+// The decision header shows the innermost.
+//
+// Each value is stored as a new slice. Whoever handles the answer after us may
+// replace it, as http.Header.Set does, append to it, as http.Header.Add and
+// Traefik's proxy do for fields that the application sends too, or even write into
+// it: no other answer is touched by that.
 func Write(f *Fields, h http.Header, allowed bool, remaining, reset int64, way string) {
 	if remaining < 0 {
 		remaining = 0
 	}
-	r, t := strconv.FormatInt(remaining, 10), strconv.FormatInt(reset, 10)
+	left, seconds := strconv.FormatInt(remaining, 10), strconv.FormatInt(reset, 10)
+	fresh := len(h) == 0
 	if f.ietf {
-		h["Ratelimit-Policy"] = f.policyLine
-		h["Ratelimit"] = []string{f.head + r + ";t=" + t}
+		policy, state := f.policy, f.remaining+left+";t="+seconds
+		if !fresh {
+			policy = list(h["Ratelimit-Policy"], f.name, policy)
+			state = list(h["Ratelimit"], f.name, state)
+		}
+		h["Ratelimit-Policy"] = []string{policy}
+		h["Ratelimit"] = []string{state}
 	}
-	if f.legacy {
-		h["X-Ratelimit-Limit"] = f.limit
-		h["X-Ratelimit-Remaining"] = []string{r}
-		h["X-Ratelimit-Reset"] = []string{t}
+	if f.legacy && (fresh || !allowed || !tighter(h, remaining, reset)) {
+		h["X-Ratelimit-Limit"] = []string{f.limit}
+		h["X-Ratelimit-Remaining"] = []string{left}
+		h["X-Ratelimit-Reset"] = []string{seconds}
 	}
 	if f.decision != "" {
-		h[f.decision] = f.ways[way]
+		h[f.decision] = []string{way}
 	}
 }
 
-// WriteUncounted tells the client the policy and the way of a decision that was
-// made without a count, open or closed. Nothing is said about what remains, since
+// WriteUncounted tells the client the policy, and the way of a decision that was
+// made without a count: open or closed. Nothing is said about what remains, since
 // nothing is known.
 func WriteUncounted(f *Fields, h http.Header, way string) {
 	if f.ietf {
-		h["Ratelimit-Policy"] = f.policyLine
+		h["Ratelimit-Policy"] = []string{list(h["Ratelimit-Policy"], f.name, f.policy)}
+		others := list(h["Ratelimit"], f.name, "")
+		if others == "" {
+			delete(h, "Ratelimit")
+		} else {
+			h["Ratelimit"] = []string{others}
+		}
 	}
 	if f.decision != "" {
-		h[f.decision] = f.ways[way]
+		h[f.decision] = []string{way}
 	}
 }
 
-var _ = strings.Cut
+// The grammar of RFC 9651 as far as it is needed here: a list whose items are
+// strings with parameters of any type.
+const (
+	sfString = `"(?:[ !#-\[\]-~]|\\["\\])*"`
+	sfNumber = `-?[0-9]{1,15}(?:\.[0-9]{1,3})?`
+	sfToken  = "[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*"
+	sfBytes  = `:[A-Za-z0-9+/=]*:`
+	sfOther  = `\?[01]|@-?[0-9]{1,15}|%"(?:[ !#$&-~]|%[0-9a-f]{2})*"`
+	sfMember = sfString +
+		`(?:; *[a-z*][a-z0-9_.*-]*(?:=(?:` + sfString + `|` + sfNumber + `|` + sfToken + `|` + sfBytes + `|` + sfOther + `))?)*`
+)
+
+var (
+	member  = regexp.MustCompile(sfMember)
+	members = regexp.MustCompile(`^ *` + sfMember + `(?:[ \t]*,[ \t]*` + sfMember + `)* *$`)
+)
+
+// list returns the one line that lists the members of lines, without those called
+// name, and after them own, unless that is empty.
+func list(lines []string, name, own string) string {
+	if len(lines) == 0 {
+		return own
+	}
+	var kept []string
+	for _, line := range lines {
+		if !members.MatchString(line) {
+			continue
+		}
+		for _, item := range member.FindAllString(line, -1) {
+			if !strings.HasPrefix(item, name) {
+				kept = append(kept, item)
+			}
+		}
+	}
+	if own != "" {
+		kept = append(kept, own)
+	}
+	return strings.Join(kept, ", ")
+}
+
+// tighter reports whether h already tells of a limit, in whole and readable older
+// fields, that leaves less than remaining, or as much for longer than reset.
+func tighter(h http.Header, remaining, reset int64) bool {
+	limits, lefts, resets := h["X-Ratelimit-Limit"], h["X-Ratelimit-Remaining"], h["X-Ratelimit-Reset"]
+	if len(limits) != 1 || len(lefts) != 1 || len(resets) != 1 {
+		return false
+	}
+	left, err := strconv.ParseUint(lefts[0], 10, 63)
+	if err != nil {
+		return false
+	}
+	later, err := strconv.ParseUint(resets[0], 10, 63)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(limits[0], 10, 63)
+	return err == nil && (int64(left) < remaining || int64(left) == remaining && int64(later) > reset)
+}
