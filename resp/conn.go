@@ -1,0 +1,230 @@
+package resp
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxKept is the size in bytes of the largest command buffer that a connection
+// keeps for the next command.
+const maxKept = 64 << 10
+
+// Options says how a connection is opened.
+type Options struct {
+	// Network and Address are those of net.Dial, as ParseEndpoint returns them. A
+	// name is resolved anew for every connection.
+	Network, Address string
+	// Username and Password are sent with AUTH: both, the password alone, or, where
+	// both are empty, no AUTH at all.
+	Username, Password string
+	// DB is the number of the database; 0 is where every connection begins and is
+	// not selected.
+	DB int
+	// TLS is the configuration of the handshake; nil means a plain connection. An
+	// empty ServerName becomes the host of Address.
+	TLS *tls.Config
+	// DialTimeout bounds name resolution, connect, handshake, AUTH and SELECT
+	// together. It must be positive.
+	DialTimeout time.Duration
+}
+
+// Conn is one connection. It belongs to one goroutine at a time.
+type Conn struct {
+	net net.Conn // what is read and written: raw, or TLS over it
+	// raw is what is closed. Closing TLS would write first, and could block for
+	// seconds on a server that is gone.
+	raw net.Conn
+	in  *bufio.Reader
+	out []byte // the command under way, kept for its capacity
+
+	// ok says that the reply to the last command was read to its end and allows the
+	// connection to be used again. It is false from the moment a command is written.
+	ok bool
+	// lost says that the connection broke by itself, as opposed to a timeout or a
+	// reply that we did not like.
+	lost bool
+	// tick is the pool's tick at which the connection became idle.
+	tick int
+}
+
+// Dial opens a connection: connect, TLS handshake, AUTH and SELECT, all of it
+// within o.DialTimeout. Every answer is read and checked, and whatever is not as it
+// should be closes the connection. The error wraps ErrDial, ErrRefused, ErrLost,
+// ErrProtocol or ErrTimeout, and never has the password in it.
+func Dial(o *Options) (*Conn, error) {
+	return dialUntil(o, time.Now().Add(o.DialTimeout))
+}
+
+func dialUntil(o *Options, deadline time.Time) (*Conn, error) {
+	dialer := net.Dialer{Deadline: deadline}
+	raw, err := dialer.Dial(o.Network, o.Address)
+	if err != nil {
+		return nil, dialError("connecting", err)
+	}
+	c := &Conn{raw: raw, net: raw, ok: true}
+	if o.TLS != nil {
+		secured := tls.Client(raw, tlsFor(o))
+		if err := raw.SetDeadline(deadline); err != nil {
+			Close(c)
+			return nil, dialError("connecting", err)
+		}
+		if err := secured.Handshake(); err != nil {
+			Close(c)
+			return nil, dialError("TLS handshake", err)
+		}
+		c.net = secured
+	}
+	c.in = bufio.NewReaderSize(c.net, maxLine)
+	if o.Username != "" {
+		err = demandOK(c, o, deadline, "AUTH", o.Username, o.Password)
+	} else if o.Password != "" {
+		err = demandOK(c, o, deadline, "AUTH", o.Password)
+	}
+	if err == nil && o.DB != 0 {
+		err = demandOK(c, o, deadline, "SELECT", strconv.Itoa(o.DB))
+	}
+	if err != nil {
+		Close(c)
+		return nil, err
+	}
+	return c, nil
+}
+
+// tlsFor returns o.TLS with a server name to verify.
+func tlsFor(o *Options) *tls.Config {
+	if o.TLS.ServerName != "" {
+		return o.TLS
+	}
+	host, _, err := net.SplitHostPort(o.Address)
+	if err != nil {
+		return o.TLS
+	}
+	config := o.TLS.Clone()
+	config.ServerName = host
+	return config
+}
+
+// demandOK sends a command of the opening, whose only good answer is OK.
+func demandOK(c *Conn, o *Options, deadline time.Time, args ...string) error {
+	reply, err := Do(c, deadline, args...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", args[0], err)
+	}
+	if reply.Kind == '-' {
+		word := Word(reply.Text)
+		if o.Password != "" && strings.Contains(word, o.Password) {
+			word = "a word that is not shown"
+		}
+		return fmt.Errorf("%w: %s answered with %s", ErrRefused, args[0], word)
+	}
+	if reply.Kind != '+' || reply.Text != "OK" {
+		return fmt.Errorf("%s: %w: it is not OK", args[0], ErrProtocol)
+	}
+	// One answer to one question: with a second one behind it, all that follow
+	// would be taken for the answer to the question before.
+	if !reusable(c) {
+		return fmt.Errorf("%s: %w: more than one answer", args[0], ErrProtocol)
+	}
+	return nil
+}
+
+// dialError classes an error of the connect or the handshake.
+func dialError(doing string, err error) error {
+	var netErr net.Error
+	if errors.As(err, &netErr) && netErr.Timeout() {
+		return fmt.Errorf("%w: %s: %w", ErrDial, doing, ErrTimeout)
+	}
+	return fmt.Errorf("%w: %s: %w", ErrDial, doing, err)
+}
+
+// Close closes the connection. A connection of a pool is given back with Release or
+// Discard instead.
+func Close(c *Conn) {
+	c.ok = false
+	_ = c.raw.Close()
+}
+
+// Do sends one command and reads its reply, both until deadline. It is for commands
+// off the busy path: see Eval. An error line is a Reply of kind '-' and no error.
+// The error wraps ErrTimeout, ErrLost or ErrProtocol; after it the connection is of
+// no more use.
+func Do(c *Conn, deadline time.Time, args ...string) (Reply, error) {
+	c.out = appendCommand(c.out[:0], args)
+	if err := send(c, deadline); err != nil {
+		return Reply{}, err
+	}
+	if cap(c.out) > maxKept {
+		c.out = nil
+	}
+	reply, err := readReply(c.in)
+	if err != nil {
+		return Reply{}, broken(c, err)
+	}
+	c.ok = reply.Kind != '-' || !forbidsReuse(reply.Text)
+	return reply, nil
+}
+
+// send writes the command in c.out with one Write.
+func send(c *Conn, deadline time.Time) error {
+	if !c.ok {
+		return fmt.Errorf("%w: it was used after an error", ErrLost)
+	}
+	c.ok = false
+	if err := c.net.SetDeadline(deadline); err != nil {
+		return broken(c, err)
+	}
+	if _, err := c.net.Write(c.out); err != nil {
+		return broken(c, err)
+	}
+	return nil
+}
+
+// broken classes an error that ended a command half-way.
+func broken(c *Conn, err error) error {
+	if errors.Is(err, ErrProtocol) {
+		return err
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return ErrTimeout
+	}
+	c.lost = true
+	return fmt.Errorf("%w: %w", ErrLost, err)
+}
+
+// reusable is the one rule for using a connection again. Its default is no: the
+// last reply must have been read to its end, must not have forbidden it, and
+// nothing may have come behind it.
+func reusable(c *Conn) bool {
+	return c.ok && c.in.Buffered() == 0
+}
+
+// forbidsReuse tells whether an error line says that this server cannot do the work
+// for now, while another one behind the same name may: the next connection resolves
+// the name again.
+func forbidsReuse(refusal string) bool {
+	switch Word(refusal) {
+	case "READONLY", "LOADING", "MASTERDOWN":
+		return true
+	}
+	return false
+}
+
+// appendCommand appends a command as an array of bulk strings. Lengths count bytes.
+func appendCommand(b []byte, args []string) []byte {
+	b = append(b, '*')
+	b = strconv.AppendInt(b, int64(len(args)), 10)
+	for _, arg := range args {
+		b = append(b, "\r\n$"...)
+		b = strconv.AppendInt(b, int64(len(arg)), 10)
+		b = append(b, "\r\n"...)
+		b = append(b, arg...)
+	}
+	return append(b, "\r\n"...)
+}
