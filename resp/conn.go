@@ -37,6 +37,9 @@ type Options struct {
 
 // Conn is one connection. It belongs to one goroutine at a time.
 type Conn struct {
+	// Stamp is for whoever uses the connection; nothing here reads or changes it.
+	Stamp int64
+
 	net net.Conn // what is read and written: raw, or TLS over it
 	// raw is what is closed. Closing TLS would write first, and could block for
 	// seconds on a server that is gone.

@@ -1,0 +1,587 @@
+package gatequota
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/textproto"
+	"os"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gatequota/gatequota/limiter"
+	"github.com/gatequota/gatequota/reply"
+	"github.com/gatequota/gatequota/resp"
+	"github.com/gatequota/gatequota/source"
+	"github.com/gatequota/gatequota/window"
+)
+
+// Config holds the options of one middleware as the user wrote them. Scalars are
+// taken as the provider has them and checked by New, so that nothing is rounded,
+// cut or guessed on the way; what no field is named after ends up in Unknown and
+// is refused.
+type Config struct {
+	// Limit is the number of requests that a client may make in a window: 1 to
+	// 999999999999999. Required.
+	Limit interface{} `json:"limit,omitempty"`
+	// Window is the length of a window, in whole seconds: 1s to 366d. Windows
+	// start on the clock, at multiples of their length. Required.
+	Window interface{} `json:"window,omitempty"`
+	// Scope names whose count it is: middlewares of one scope share their counts.
+	// Letters, digits and @._- are allowed. Default: the middleware's name as
+	// Traefik gives it, such as quota@docker.
+	Scope interface{} `json:"scope,omitempty"`
+	// Mode is shared, one count over all gateways, or local, one for each gateway.
+	// Default: shared.
+	Mode interface{} `json:"mode,omitempty"`
+	// OnStoreFailure says what happens to a request that the store does not count:
+	// local counts it in the gateway's memory, closed answers 503, open lets it
+	// pass. Default: local.
+	OnStoreFailure interface{} `json:"onStoreFailure,omitempty"`
+	// SourceCriterion says by what clients are told apart. Default: by address.
+	SourceCriterion SourceCriterion `json:"sourceCriterion,omitempty"`
+	// Headers says which rate-limit fields are sent: both, ietf, legacy or none.
+	// Default: both.
+	Headers interface{} `json:"headers,omitempty"`
+	// DecisionHeader names the field that says by which way a request was decided;
+	// empty sends none. Default: X-RateLimit-Decision, but none where
+	// OnStoreFailure is open.
+	DecisionHeader interface{} `json:"decisionHeader,omitempty"`
+	// MaxClients bounds the clients that a gateway keeps in memory for the scope:
+	// 1 to 16777216. Default: 65536.
+	MaxClients interface{} `json:"maxClients,omitempty"`
+	// Valkey is the store that the gateways share.
+	Valkey ValkeyConfig `json:"valkey,omitempty"`
+
+	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
+}
+
+// SourceCriterion holds the options that say who is counted. At most one of the
+// three is set.
+type SourceCriterion struct {
+	// RequestHeaderName names the header whose value tells clients apart. A request
+	// that lacks it is counted by its address.
+	RequestHeaderName interface{} `json:"requestHeaderName,omitempty"`
+	// RequestHost counts by the host that is asked for.
+	RequestHost interface{} `json:"requestHost,omitempty"`
+	// IPStrategy says which address counts.
+	IPStrategy *IPStrategy `json:"ipStrategy,omitempty"`
+
+	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
+}
+
+// IPStrategy holds the options that say which address is the client's. Depth and
+// ExcludedIPs exclude each other; with neither it is the peer's.
+type IPStrategy struct {
+	// Depth is the client's place in X-Forwarded-For, counted from the right: 1 to
+	// 1000; 0 does not look there. Default: 0.
+	Depth interface{} `json:"depth,omitempty"`
+	// ExcludedIPs are addresses and CIDR ranges of proxies: the client is the first
+	// address in X-Forwarded-For, from the right, that is not among them.
+	ExcludedIPs []string `json:"excludedIPs,omitempty"`
+	// IPv6Subnet is the number of leading bits by which IPv6 addresses are told
+	// apart: 1 to 128. Default: 64.
+	IPv6Subnet interface{} `json:"ipv6Subnet,omitempty"`
+
+	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
+}
+
+// ValkeyConfig holds the options of the store.
+type ValkeyConfig struct {
+	// Endpoints is the one server: host:port, host, [IPv6]:port or unix:///path.
+	// Required in mode shared.
+	Endpoints []string `json:"endpoints,omitempty"`
+	// Username and Password log in. A username needs a password.
+	Username interface{} `json:"username,omitempty"`
+	Password interface{} `json:"password,omitempty"`
+	// PasswordFile is a file that holds the password, in place of Password. One
+	// line end at its end is dropped.
+	PasswordFile interface{} `json:"passwordFile,omitempty"`
+	// DB is the number of the database: 0 to 1000000. Default: 0.
+	DB interface{} `json:"db,omitempty"`
+	// Timeout is how long a request waits for the store at most, for a connection
+	// and its answer together: 1ms to 10s. Default: 100ms.
+	Timeout interface{} `json:"timeout,omitempty"`
+	// DialTimeout is how long opening a connection may take, log-in included: 1ms
+	// to 60s. Default: 1s.
+	DialTimeout interface{} `json:"dialTimeout,omitempty"`
+	// KeyPrefix is what all keys begin with. Letters, digits and @._-: are allowed.
+	// Default: rate.
+	KeyPrefix interface{} `json:"keyPrefix,omitempty"`
+	// TLS encrypts the connections, if it is there, even if it is empty.
+	TLS *TLSConfig `json:"tls,omitempty"`
+
+	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
+}
+
+// TLSConfig holds the options of encrypted connections to the store.
+type TLSConfig struct {
+	// CA, Cert and Key are files in PEM form, or such a text itself: who signs the
+	// server's certificate (default: the system's authorities), and the client's
+	// certificate and key, if the server wants one.
+	CA   interface{} `json:"ca,omitempty"`
+	Cert interface{} `json:"cert,omitempty"`
+	Key  interface{} `json:"key,omitempty"`
+	// ServerName is the name that the server's certificate must have. Default: the
+	// host of the endpoint.
+	ServerName interface{} `json:"serverName,omitempty"`
+	// InsecureSkipVerify accepts any certificate. Default: false.
+	InsecureSkipVerify interface{} `json:"insecureSkipVerify,omitempty"`
+
+	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
+}
+
+// CreateConfig returns the options with their defaults, for Traefik to fill in.
+func CreateConfig() *Config {
+	return &Config{
+		Mode:           "shared",
+		OnStoreFailure: limiter.Local,
+		Headers:        "both",
+		MaxClients:     "65536",
+		Valkey: ValkeyConfig{
+			DB:          "0",
+			Timeout:     "100ms",
+			DialTimeout: "1s",
+			KeyPrefix:   "rate",
+		},
+	}
+}
+
+// setting is what became of the options: checked, and never changed after that.
+type setting struct {
+	limiter   limiter.Settings
+	criterion source.Criterion
+	fields    *reply.Fields
+	summary   string // for the log, without secrets
+}
+
+const (
+	maxWindow  = 366 * 24 * time.Hour
+	maxClients = 1 << 24
+)
+
+var (
+	scopePattern  = regexp.MustCompile(`^[A-Za-z0-9@._-]+$`)
+	prefixPattern = regexp.MustCompile(`^[A-Za-z0-9@._:-]+$`)
+	tokenPattern  = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	headerStyles  = map[string]reply.Style{"both": reply.Both, "ietf": reply.IETF, "legacy": reply.Legacy, "none": reply.None}
+)
+
+// check turns the options of the middleware called name into a setting, or says
+// which option is wrong, what it says and what would be right. It does not change
+// config, which belongs to all routers of the middleware.
+func check(config *Config, name string) (*setting, error) {
+	o := &options{}
+	o.unknown("", config.Unknown)
+
+	limit := o.integer("limit", config.Limit, 1, window.MaxCount)
+	length := o.duration("window", config.Window, time.Second, maxWindow, time.Second)
+	scope := name
+	if config.Scope != nil {
+		scope = o.text("scope", config.Scope)
+	}
+	if o.err == nil && !scopePattern.MatchString(scope) {
+		if config.Scope == nil {
+			o.refuse("scope", scope, "the middleware's name cannot serve as one; set a scope out of letters, digits and @._-")
+		}
+		o.refuse("scope", scope, "only letters, digits and @._- are allowed, and at least one of them")
+	}
+	shared := o.choice("mode", config.Mode, "shared", "local") == "shared"
+	onStoreFailure := o.choice("onStoreFailure", config.OnStoreFailure, limiter.Local, limiter.Closed, limiter.Open)
+	criterion := o.criterion(&config.SourceCriterion)
+	style := o.choice("headers", config.Headers, "both", "ietf", "legacy", "none")
+	decision := "X-RateLimit-Decision"
+	if onStoreFailure == limiter.Open {
+		decision = ""
+	}
+	if config.DecisionHeader != nil {
+		decision = o.text("decisionHeader", config.DecisionHeader)
+		if decision != "" && !tokenPattern.MatchString(decision) {
+			o.refuse("decisionHeader", decision, "it must be the name of a header, or empty to send none")
+		}
+	}
+	clients := o.integer("maxClients", config.MaxClients, 1, maxClients)
+	store := o.store(&config.Valkey, shared)
+	if o.err != nil {
+		return nil, o.err
+	}
+
+	s := &setting{
+		limiter: limiter.Settings{
+			Scope:          scope,
+			Limit:          limit,
+			Window:         int64(length / time.Second),
+			MaxClients:     int(clients),
+			OnStoreFailure: onStoreFailure,
+		},
+		criterion: criterion,
+		fields:    reply.NewFields(scope, limit, int64(length/time.Second), headerStyles[style], decision),
+	}
+	s.summary = fmt.Sprintf("limit %d in %s, scope %s, by %s, headers %s, maxClients %d, mode local",
+		limit, length, scope, describe(&criterion), style, clients)
+	if shared {
+		s.limiter.Store = store
+		s.summary = fmt.Sprintf("%sshared, store %s db %d user %q tls %t timeout %s dialTimeout %s keyPrefix %s, onStoreFailure %s",
+			strings.TrimSuffix(s.summary, "local"), store.Endpoint, store.DB, store.Username, store.TLS != nil,
+			store.Timeout, store.DialTimeout, store.KeyPrefix, onStoreFailure)
+	}
+	return s, nil
+}
+
+// describe says for the log by what clients are told apart.
+func describe(c *source.Criterion) string {
+	if c.Header != "" {
+		return "header " + c.Header
+	}
+	if c.Host {
+		return "host"
+	}
+	text := "address"
+	if c.Depth > 0 {
+		text += " at depth " + strconv.Itoa(c.Depth)
+	}
+	if len(c.Excluded) > 0 {
+		text += fmt.Sprintf(" behind %v", c.Excluded)
+	}
+	return text + ", IPv6 by /" + strconv.Itoa(c.IPv6Subnet)
+}
+
+// options reads options one by one and keeps the first error.
+type options struct {
+	err error
+}
+
+func (o *options) refuse(option, value, want string) {
+	if o.err == nil {
+		o.err = fmt.Errorf("option %s: %q: %s", option, shorten(value), want)
+	}
+}
+
+// shorten keeps an error on one screen.
+func shorten(value string) string {
+	if len(value) > 100 {
+		return value[:100] + "..."
+	}
+	return value
+}
+
+// unknown refuses options that nothing is named after. path is that of the options
+// around them, with a dot at its end.
+func (o *options) unknown(path string, unknown map[string]interface{}) {
+	if len(unknown) == 0 || o.err != nil {
+		return
+	}
+	var names []string
+	for name := range unknown {
+		names = append(names, path+name)
+	}
+	sort.Strings(names)
+	o.err = fmt.Errorf("unknown option %s: see the list of options, and mind on which level each stands", strings.Join(names, ", "))
+}
+
+// scalar returns a value as it was written. ok is false where it is a truth value,
+// a list or a group of options.
+func scalar(value interface{}) (text string, ok bool) {
+	switch v := value.(type) {
+	case string:
+		return v, true
+	case int:
+		return strconv.Itoa(v), true
+	case int64:
+		return strconv.FormatInt(v, 10), true
+	case uint64:
+		return strconv.FormatUint(v, 10), true
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64), true
+	case json.Number:
+		return v.String(), true
+	}
+	return fmt.Sprint(value), false
+}
+
+// integer reads a whole number in plain decimal digits.
+func (o *options) integer(option string, value interface{}, least, most int64) int64 {
+	want := fmt.Sprintf("a whole number from %d to %d in plain digits is wanted", least, most)
+	if value == nil {
+		if o.err == nil {
+			o.err = fmt.Errorf("option %s is missing: %s", option, want)
+		}
+		return least
+	}
+	text, ok := scalar(value)
+	if !ok {
+		o.refuse(option, text, want)
+		return least
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || strconv.FormatInt(n, 10) != text || n < least || n > most {
+		o.refuse(option, text, want)
+		return least
+	}
+	return n
+}
+
+var durationPattern = regexp.MustCompile(`^([0-9]+(ms|s|m|h|d))+$`)
+
+// duration reads a time such as 90s or 1h30m, a multiple of unit. A number without
+// a unit is seconds.
+func (o *options) duration(option string, value interface{}, least, most, unit time.Duration) time.Duration {
+	want := fmt.Sprintf("a time from %s to %s such as 10s, 1m, 2h or 1d is wanted", brief(least), brief(most))
+	if unit == time.Second {
+		want += ", in whole seconds"
+	}
+	if value == nil {
+		if o.err == nil {
+			o.err = fmt.Errorf("option %s is missing: %s", option, want)
+		}
+		return least
+	}
+	text, ok := scalar(value)
+	if !ok {
+		o.refuse(option, text, want)
+		return least
+	}
+	d, err := parseDuration(text)
+	if err != nil || d < least || d > most || d%unit != 0 {
+		o.refuse(option, text, want)
+		return least
+	}
+	return d
+}
+
+// brief writes a duration without the zeros at its end.
+func brief(d time.Duration) string {
+	if d%(24*time.Hour) == 0 {
+		return strconv.FormatInt(int64(d/(24*time.Hour)), 10) + "d"
+	}
+	return d.String()
+}
+
+func parseDuration(text string) (time.Duration, error) {
+	if text != "" && strings.Trim(text, "0123456789") == "" {
+		text += "s"
+	}
+	if !durationPattern.MatchString(text) {
+		return 0, errors.New("not a duration")
+	}
+	total := time.Duration(0)
+	for text != "" {
+		digits := len(text) - len(strings.TrimLeft(text, "0123456789"))
+		rest := strings.TrimLeft(text[digits:], "mshd")
+		unit := text[digits : len(text)-len(rest)]
+		// No number with more digits is within any bound.
+		if digits > 11 {
+			return 0, errors.New("out of range")
+		}
+		n, err := strconv.ParseInt(text[:digits], 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		size := map[string]time.Duration{"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}[unit]
+		if n > int64(2*maxWindow/size) {
+			return 0, errors.New("out of range")
+		}
+		total += time.Duration(n) * size
+		text = rest
+	}
+	return total, nil
+}
+
+// text reads a text. A number is refused, since nobody knows how it was written.
+func (o *options) text(option string, value interface{}) string {
+	if value == nil {
+		return ""
+	}
+	text, ok := value.(string)
+	if !ok && o.err == nil {
+		// Without the value: it may be a password.
+		o.err = fmt.Errorf("option %s is no text but a %T: put it in quotes", option, value)
+	}
+	return text
+}
+
+func (o *options) choice(option string, value interface{}, allowed ...string) string {
+	text := o.text(option, value)
+	for _, each := range allowed {
+		if text == each {
+			return text
+		}
+	}
+	o.refuse(option, text, "one of "+strings.Join(allowed, ", ")+" is wanted")
+	return allowed[0]
+}
+
+func (o *options) boolean(option string, value interface{}) bool {
+	switch v := value.(type) {
+	case nil:
+		return false
+	case bool:
+		return v
+	case string:
+		if v == "true" || v == "false" {
+			return v == "true"
+		}
+	}
+	o.refuse(option, fmt.Sprint(value), "true or false is wanted")
+	return false
+}
+
+func (o *options) criterion(config *SourceCriterion) source.Criterion {
+	o.unknown("sourceCriterion.", config.Unknown)
+	c := source.Criterion{IPv6Subnet: 64}
+	set := 0
+	if config.RequestHeaderName != nil {
+		set++
+		header := o.text("sourceCriterion.requestHeaderName", config.RequestHeaderName)
+		if !tokenPattern.MatchString(header) {
+			o.refuse("sourceCriterion.requestHeaderName", header, "the name of a header is wanted")
+		}
+		c.Header = textproto.CanonicalMIMEHeaderKey(header)
+		if c.Header == "Host" {
+			o.refuse("sourceCriterion.requestHeaderName", header, "Host is no header here; use sourceCriterion.requestHost")
+		}
+	}
+	if config.RequestHost != nil {
+		c.Host = o.boolean("sourceCriterion.requestHost", config.RequestHost)
+		if c.Host {
+			set++
+		}
+	}
+	if config.IPStrategy != nil {
+		set++
+		ip := config.IPStrategy
+		o.unknown("sourceCriterion.ipStrategy.", ip.Unknown)
+		if ip.Depth != nil {
+			c.Depth = int(o.integer("sourceCriterion.ipStrategy.depth", ip.Depth, 0, 1000))
+		}
+		if ip.IPv6Subnet != nil {
+			c.IPv6Subnet = int(o.integer("sourceCriterion.ipStrategy.ipv6Subnet", ip.IPv6Subnet, 1, 128))
+		}
+		for i, text := range ip.ExcludedIPs {
+			network, err := source.ParsePrefix(text)
+			if err != nil {
+				o.refuse("sourceCriterion.ipStrategy.excludedIPs["+strconv.Itoa(i)+"]", text, "an address or a CIDR range is wanted")
+			}
+			c.Excluded = append(c.Excluded, network)
+		}
+		if c.Depth > 0 && len(c.Excluded) > 0 {
+			o.refuse("sourceCriterion.ipStrategy.depth", strconv.Itoa(c.Depth), "excludedIPs is set too; only one of them can find the client")
+		}
+	}
+	if set > 1 && o.err == nil {
+		o.err = errors.New("option sourceCriterion: only one of requestHeaderName, requestHost and ipStrategy can be set")
+	}
+	return c
+}
+
+// store checks the options of the store also where mode is local, so that changing
+// the mode brings no surprise; only then the endpoint may be missing.
+func (o *options) store(config *ValkeyConfig, shared bool) *limiter.StoreSettings {
+	o.unknown("valkey.", config.Unknown)
+	s := &limiter.StoreSettings{
+		Username:    o.text("valkey.username", config.Username),
+		Password:    o.text("valkey.password", config.Password),
+		DB:          int(o.integer("valkey.db", config.DB, 0, 1000000)),
+		Timeout:     o.duration("valkey.timeout", config.Timeout, time.Millisecond, 10*time.Second, time.Millisecond),
+		DialTimeout: o.duration("valkey.dialTimeout", config.DialTimeout, time.Millisecond, time.Minute, time.Millisecond),
+		KeyPrefix:   o.text("valkey.keyPrefix", config.KeyPrefix),
+	}
+	if !prefixPattern.MatchString(s.KeyPrefix) {
+		o.refuse("valkey.keyPrefix", s.KeyPrefix, "only letters, digits and @._-: are allowed, and at least one of them")
+	}
+	switch {
+	case len(config.Endpoints) == 1:
+		network, address, err := resp.ParseEndpoint(config.Endpoints[0])
+		if err != nil && o.err == nil {
+			o.err = fmt.Errorf("option valkey.endpoints: %w", err)
+		}
+		s.Endpoint, s.Network, s.Address = config.Endpoints[0], network, address
+	case len(config.Endpoints) > 1:
+		o.refuse("valkey.endpoints", strings.Join(config.Endpoints, ","), "exactly one endpoint is supported")
+	case shared && o.err == nil:
+		o.err = errors.New("option valkey.endpoints is missing: name one store, such as valkey:6379, or set mode to local")
+	}
+	o.passwordFile(config, s)
+	if s.Username != "" && s.Password == "" {
+		o.refuse("valkey.username", s.Username, "a username needs valkey.password or valkey.passwordFile")
+	}
+	if config.TLS != nil {
+		o.tls(config.TLS, s)
+	}
+	return s
+}
+
+// passwordFile takes the password from a file. Errors name the file and never what
+// stands in it.
+func (o *options) passwordFile(config *ValkeyConfig, s *limiter.StoreSettings) {
+	path := o.text("valkey.passwordFile", config.PasswordFile)
+	if path == "" || o.err != nil {
+		return
+	}
+	if s.Password != "" {
+		o.refuse("valkey.passwordFile", path, "valkey.password is set too; only one of them can be")
+		return
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		o.err = fmt.Errorf("option valkey.passwordFile: %w", err)
+		return
+	}
+	s.Password = strings.TrimSuffix(strings.TrimSuffix(string(content), "\n"), "\r")
+	if s.Password == "" {
+		o.refuse("valkey.passwordFile", path, "the file is empty")
+	}
+}
+
+func (o *options) tls(config *TLSConfig, s *limiter.StoreSettings) {
+	o.unknown("valkey.tls.", config.Unknown)
+	ca := o.pem("valkey.tls.ca", config.CA)
+	cert := o.pem("valkey.tls.cert", config.Cert)
+	key := o.pem("valkey.tls.key", config.Key)
+	s.TLS = &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		ServerName:         o.text("valkey.tls.serverName", config.ServerName),
+		InsecureSkipVerify: o.boolean("valkey.tls.insecureSkipVerify", config.InsecureSkipVerify),
+	}
+	if s.Network == "unix" {
+		o.refuse("valkey.tls", s.Endpoint, "a socket is not encrypted; drop valkey.tls or name a host")
+	}
+	if ca != "" {
+		s.TLS.RootCAs = x509.NewCertPool()
+		if !s.TLS.RootCAs.AppendCertsFromPEM([]byte(ca)) && o.err == nil {
+			o.err = errors.New("option valkey.tls.ca: there is no certificate in it")
+		}
+	}
+	if (cert == "") != (key == "") && o.err == nil {
+		o.err = errors.New("option valkey.tls.cert: cert and key are only of use together")
+	}
+	if cert != "" && o.err == nil {
+		pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
+		if err != nil {
+			o.err = fmt.Errorf("option valkey.tls.cert: %w", err)
+		}
+		s.TLS.Certificates = []tls.Certificate{pair}
+	}
+	digest := sha256.Sum256([]byte(fmt.Sprintf("%q", []string{ca, cert, key, s.TLS.ServerName, strconv.FormatBool(s.TLS.InsecureSkipVerify)})))
+	s.TLSIdentity = hex.EncodeToString(digest[:])
+}
+
+// pem reads a PEM text, or the file that a path names.
+func (o *options) pem(option string, value interface{}) string {
+	text := o.text(option, value)
+	if text == "" || strings.Contains(text, "-----BEGIN ") {
+		return text
+	}
+	content, err := os.ReadFile(text)
+	if err != nil && o.err == nil {
+		o.err = fmt.Errorf("option %s: neither a PEM text nor a file: %w", option, err)
+	}
+	return string(content)
+}

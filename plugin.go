@@ -1,0 +1,84 @@
+// Package gatequota is a middleware plugin for Traefik that holds each client to
+// one request quota over all gateways and all replicas behind them.
+package gatequota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/gatequota/gatequota/limiter"
+	"github.com/gatequota/gatequota/reply"
+	"github.com/gatequota/gatequota/source"
+)
+
+// middleware limits the requests on their way to next.
+type middleware struct {
+	next      http.Handler
+	criterion *source.Criterion
+	limiter   *limiter.Limiter
+	fields    *reply.Fields
+}
+
+// New returns the middleware called name in front of next. Traefik calls it for
+// each router that uses the middleware and again at each reload, all with the same
+// config. It does not dial and succeeds while the store is away; its error says
+// which option is wrong.
+func New(_ context.Context, next http.Handler, config *Config, name string) (http.Handler, error) {
+	if next == nil || config == nil {
+		return nil, errors.New("gatequota: neither the next handler nor the options may be nil")
+	}
+	s, err := check(config, name)
+	if err != nil {
+		return nil, fmt.Errorf("gatequota: middleware %s: %w", name, err)
+	}
+	announce(name, s.summary)
+	return &middleware{
+		next:      next,
+		criterion: &s.criterion,
+		limiter:   limiter.New(&s.limiter, time.Now()),
+		fields:    s.fields,
+	}, nil
+}
+
+// ServeHTTP counts the request and hands it to the next handler, with the response
+// writer as it is, or answers in its stead.
+func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	decision, way := limiter.Take(m.limiter, source.Identify(m.criterion, req), time.Now())
+	switch way {
+	case limiter.Open:
+		reply.WriteUncounted(m.fields, w.Header(), way)
+	case limiter.Closed:
+		reply.WriteUncounted(m.fields, w.Header(), way)
+		reply.Unavailable(w, decision.RetryAfter)
+		return
+	default:
+		reply.Write(m.fields, w.Header(), decision.Allowed, decision.Remaining, decision.Reset, way)
+		if !decision.Allowed {
+			reply.Refuse(w, decision.RetryAfter)
+			return
+		}
+	}
+	m.next.ServeHTTP(w, req)
+}
+
+var (
+	announcedMu sync.Mutex
+	announced   = map[string]string{} // the last summary of each middleware
+)
+
+// announce logs the effective settings of a middleware when they are new, and not
+// for each of its routers and at each reload.
+func announce(name, summary string) {
+	announcedMu.Lock()
+	defer announcedMu.Unlock()
+	if announced[name] == summary {
+		return
+	}
+	announced[name] = summary
+	fmt.Fprintf(os.Stderr, "gatequota: middleware %s: %s\n", name, summary)
+}

@@ -1,0 +1,197 @@
+package window
+
+// MaxCount is the largest limit: what an integer of a structured header field
+// can hold (RFC 9651, section 3.3.1), and well below the 2^53 up to which the
+// store's Lua counts exactly.
+const MaxCount = 999999999999999
+
+// FixedScript counts requests in a fixed window, in the store. It is one atomic
+// step, so any number of gateways together are told each count exactly once.
+//
+//	KEYS[1]  the count of one client in one window
+//	ARGV[1]  how many requests to add, at least 1
+//	ARGV[2]  the seconds left in the window, by the gateway's reckoning
+//	ARGV[3]  the end of the window, in unix seconds
+//
+// It answers the count with the new requests in it, or FixedOver.
+//
+// The expiry is set with the first request and again wherever it is missing, to
+// the seconds that are left by the store's own clock: a key that expired before
+// its window ended would hand out the limit twice. For the same reason a request
+// that arrives when its window is already over, and its key perhaps gone, is not
+// counted there. Where the store's user may not call TIME, the gateway's
+// reckoning has to do. A value that is no count (another type, no integer, below
+// zero) is replaced; any other error is the caller's to judge.
+const FixedScript = `local n = tonumber(ARGV[1])
+local count = redis.pcall('INCRBY', KEYS[1], ARGV[1])
+local sick = type(count) ~= 'number'
+if sick and not (string.find(count.err, 'WRONGTYPE', 1, true) or string.find(count.err, 'ERR', 1, true)) then
+  return count
+end
+if sick or count < n then
+  redis.call('DEL', KEYS[1])
+  count = redis.call('INCRBY', KEYS[1], ARGV[1])
+end
+if count == n or redis.call('TTL', KEYS[1]) < 0 then
+  local left = tonumber(ARGV[2])
+  local time = redis.pcall('TIME')
+  if not time.err then
+    left = tonumber(ARGV[3]) - tonumber(time[1])
+  end
+  if left < 1 then
+    redis.call('DEL', KEYS[1])
+    return -1
+  end
+  redis.call('EXPIRE', KEYS[1], left)
+end
+return count
+`
+
+// FixedOver is what FixedScript answers instead of a count when the window is
+// over by the store's clock: the request belongs to the next one.
+const FixedOver = -1
+
+// FixedAt returns the window that holds a point of time, as its number since
+// 1970, and the whole seconds until it ends, rounded up. Windows start on the
+// clock, at multiples of their length, and not at a client's first request.
+// Both arguments are in seconds; length is at least 1.
+func FixedAt(unix, length int64) (id, left int64) {
+	id = unix / length
+	if unix < 0 && unix%length != 0 {
+		id--
+	}
+	return id, (id+1)*length - unix
+}
+
+// FixedDecide judges a request whose count, itself included, is count.
+func FixedDecide(count, limit, left int64) Decision {
+	if count > limit {
+		return Decision{Reset: left, RetryAfter: left}
+	}
+	return Decision{Allowed: true, Remaining: limit - count, Reset: left}
+}
+
+// FixedCounts is the twin of FixedScript: the counts of many clients in one
+// gateway's memory, for one length of window. All clients' windows end together,
+// so what is over is dropped at once, without a search. The window before the
+// newest is kept until room is needed or the next one begins, for requests that
+// read the clock just before an edge, and for a clock that steps back over one.
+//
+// It holds at most max counts. When it is full, an ended window goes first, else
+// the lowest count of a small random sample: a client near its limit outlives a
+// crowd of newcomers. A client whose count is evicted starts again at zero in
+// this gateway's memory.
+//
+// A FixedCounts is not safe for concurrent use.
+type FixedCounts struct {
+	max      int
+	id       int64
+	current  map[string]int64
+	previous map[string]int64
+}
+
+// evictionSample is how many counts an eviction compares. For it to hit one of
+// the tenth of clients with the highest counts, all eight must be among them: a
+// chance of 1 in 10^8.
+const evictionSample = 8
+
+// NewFixedCounts returns an empty table for at most max clients, at least 1.
+func NewFixedCounts(max int) *FixedCounts {
+	return &FixedCounts{max: max, current: map[string]int64{}}
+}
+
+// FixedAdd counts n requests of a client in window id and returns the count with
+// them in it.
+func FixedAdd(c *FixedCounts, client string, id, n int64) int64 {
+	counts := fixedWindow(c, id)
+	count, known := counts[client]
+	if !known && len(c.current)+len(c.previous) >= c.max {
+		fixedEvict(c, id)
+		counts = fixedWindow(c, id)
+	}
+	count += n
+	counts[client] = count
+	return count
+}
+
+// FixedRaise makes known that the store has counted a client up to count in
+// window id. A count never falls, and what is said of a window other than the
+// newest is not kept.
+func FixedRaise(c *FixedCounts, client string, id, count int64) {
+	if id < c.id {
+		return
+	}
+	counts := fixedWindow(c, id)
+	known, ok := counts[client]
+	if ok && known >= count {
+		return
+	}
+	if !ok && len(c.current)+len(c.previous) >= c.max {
+		fixedEvict(c, id)
+		counts = fixedWindow(c, id)
+	}
+	counts[client] = count
+}
+
+// FixedLen returns how many counts are held.
+func FixedLen(c *FixedCounts) int {
+	return len(c.current) + len(c.previous)
+}
+
+// FixedMax returns how many counts may be held.
+func FixedMax(c *FixedCounts) int {
+	return c.max
+}
+
+// FixedSetMax changes how many counts may be held, at least 1.
+func FixedSetMax(c *FixedCounts, max int) {
+	c.max = max
+	for len(c.current)+len(c.previous) > max {
+		fixedEvict(c, c.id)
+	}
+}
+
+// fixedWindow returns the counts of window id and moves on when it is a new one.
+// A step of more than one window in either direction is a new start: a clock
+// that jumped back must not refuse anybody until it has caught up.
+func fixedWindow(c *FixedCounts, id int64) map[string]int64 {
+	if id == c.id {
+		return c.current
+	}
+	if id == c.id-1 {
+		if c.previous == nil {
+			c.previous = map[string]int64{}
+		}
+		return c.previous
+	}
+	c.previous = nil
+	if id == c.id+1 {
+		c.previous = c.current
+	}
+	c.id = id
+	c.current = map[string]int64{}
+	return c.current
+}
+
+// fixedEvict makes room for one count in window id.
+func fixedEvict(c *FixedCounts, id int64) {
+	from := c.current
+	if len(c.previous) > 0 {
+		if id == c.id {
+			c.previous = nil
+			return
+		}
+		from = c.previous
+	}
+	victim, lowest, seen := "", int64(0), 0
+	for client, count := range from {
+		if seen == 0 || count < lowest {
+			victim, lowest = client, count
+		}
+		seen++
+		if seen == evictionSample {
+			break
+		}
+	}
+	delete(from, victim)
+}

@@ -1,0 +1,24 @@
+// Package window says how requests are counted. Each algorithm is one file: the
+// script that counts in the store and, side by side, its twin that counts in a
+// gateway's own memory. Time is a parameter everywhere; nothing here reads a
+// clock, opens a socket or takes a lock.
+package window
+
+// Decision is what one request is told.
+type Decision struct {
+	// Allowed says that the request is within its limit.
+	Allowed bool
+
+	// Remaining is how many requests are left to the client in this window
+	// after this one, never negative: 99 after the first of 100.
+	Remaining int64
+
+	// Reset is the time in whole seconds, rounded up, until the client has its
+	// whole limit again: at least 1, at most the window's length.
+	Reset int64
+
+	// RetryAfter is the time in whole seconds, rounded up, after which a refused
+	// client that stays silent is allowed again: at least 1, at most the window's
+	// length; 0 when the request is allowed.
+	RetryAfter int64
+}
