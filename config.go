@@ -504,7 +504,7 @@ func (o *options) store(config *ValkeyConfig, shared bool) *limiter.StoreSetting
 		}
 		s.Endpoint, s.Network, s.Address = config.Endpoints[0], network, address
 	case len(config.Endpoints) > 1:
-		o.refuse("valkey.endpoints", strings.Join(config.Endpoints, ","), "exactly one endpoint is supported")
+		o.refuse("valkey.endpoints", strconv.Itoa(len(config.Endpoints))+" entries", "exactly one endpoint is supported")
 	case shared && o.err == nil:
 		o.err = errors.New("option valkey.endpoints is missing: name one store, such as valkey:6379, or set mode to local")
 	}
