@@ -82,17 +82,23 @@ func Write(f *Fields, h http.Header, allowed bool, remaining, reset int64, way s
 		remaining = 0
 	}
 	left, seconds := strconv.FormatInt(remaining, 10), strconv.FormatInt(reset, 10)
-	fresh := len(h) == 0
-	if f.ietf {
-		policy, state := f.policy, f.remaining+left+";t="+seconds
-		if !fresh {
+	policy, state, legacy := f.policy, f.remaining+left+";t="+seconds, f.legacy
+	if len(h) > 0 {
+		if h["Ratelimit-Policy"] != nil {
 			policy = list(h["Ratelimit-Policy"], f.name, policy)
+		}
+		if h["Ratelimit"] != nil {
 			state = list(h["Ratelimit"], f.name, state)
 		}
+		if allowed && h["X-Ratelimit-Remaining"] != nil && tighter(h, remaining, reset) {
+			legacy = false
+		}
+	}
+	if f.ietf {
 		h["Ratelimit-Policy"] = []string{policy}
 		h["Ratelimit"] = []string{state}
 	}
-	if f.legacy && (fresh || !allowed || !tighter(h, remaining, reset)) {
+	if legacy {
 		h["X-Ratelimit-Limit"] = []string{f.limit}
 		h["X-Ratelimit-Remaining"] = []string{left}
 		h["X-Ratelimit-Reset"] = []string{seconds}

@@ -77,63 +77,80 @@ type Criterion struct {
 // such as those over a unix socket, share the identity of the empty address, so
 // that they are limited together rather than not at all.
 //
-// It is on the path of every request and written for an interpreter that pays
-// most for calls of our own functions.
+// It is on the path of every request, and written for an interpreter in which a
+// call of a function of ours costs as much as three of the standard library, and
+// the more the more variables the function has: hence the small first function,
+// and each of the next for what is rarer.
 func Identify(c *Criterion, req *http.Request) string {
-	if c.Header != "" {
-		lines := req.Header[c.Header]
-		if len(lines) == 1 {
-			value := strings.Trim(lines[0], " \t")
-			if value != "" && value[0] != 0 {
-				sum := sha256.Sum256([]byte(value))
-				return string(sum[:])
-			}
+	if lines := req.Header[c.Header]; len(lines) == 1 {
+		value := strings.Trim(lines[0], " \t")
+		if value >= "\x01" { // neither empty nor in the other name space
+			sum := sha256.Sum256([]byte(value))
+			return string(sum[:])
 		}
 	}
+	return identifyOther(c, req)
+}
+
+// identifyOther returns the identity of a request that no header tells.
+func identifyOther(c *Criterion, req *http.Request) string {
 	kind, text := "\x00host:", ""
 	if c.Host {
 		text = hostName(req.Host)
 	}
 	if text == "" {
-		kind, text = "\x00address:", addressText(c, req)
+		kind, text = "\x00address:", address(c, req)
 	}
 	sum := sha256.Sum256([]byte(kind + strconv.Itoa(len(text)) + ":" + text))
 	return string(sum[:])
 }
 
-// addressText returns the client's address in its one canonical form, an IPv6
-// address as the network of c.IPv6Subnet bits that it lies in, or "" when the
-// request has none.
-func addressText(c *Criterion, req *http.Request) string {
-	var addr netip.Addr
+// address returns the client's address in its one canonical form, an IPv6 address
+// as the network of c.IPv6Subnet bits that it lies in, or "" when the request has
+// none.
+func address(c *Criterion, req *http.Request) string {
 	if c.Depth > 0 || len(c.Excluded) > 0 {
-		addr = forwarded(c, req.Header["X-Forwarded-For"])
-	}
-	if !addr.IsValid() {
-		peer, err := netip.ParseAddrPort(req.RemoteAddr)
-		if err == nil {
-			addr = peer.Addr().WithZone("").Unmap()
-		} else {
-			addr = parseAddr(req.RemoteAddr)
+		addr := forwarded(c, strings.Join(req.Header["X-Forwarded-For"], ","))
+		if addr.IsValid() {
+			return canonical(c, addr)
 		}
 	}
-	if !addr.IsValid() {
-		return ""
+	peer := req.RemoteAddr
+	colon := strings.IndexByte(peer, ':')
+	if colon > 0 && peer[0] != '[' {
+		_, err := netip.ParseAddr(peer[:colon])
+		if err == nil {
+			return peer[:colon] // IPv4, which has one way to be written only
+		}
 	}
+	return otherPeer(c, peer)
+}
+
+// otherPeer returns what address does, for a peer that is not plain IPv4.
+func otherPeer(c *Criterion, peer string) string {
+	whole, err := netip.ParseAddrPort(peer)
+	if err == nil {
+		return canonical(c, whole.Addr().Unmap())
+	}
+	return canonical(c, parseAddr(peer))
+}
+
+// canonical returns the text of addr, or of the network that it lies in if it is an
+// IPv6 address (which has no zone any more), or "" if it is the zero Addr.
+func canonical(c *Criterion, addr netip.Addr) string {
 	if addr.Is4() {
 		return addr.String()
 	}
 	network, err := addr.Prefix(c.IPv6Subnet)
-	if err != nil {
-		return addr.String()
+	if err != nil || !network.IsValid() {
+		return ""
 	}
 	return network.String()
 }
 
-// forwarded finds the client in the lines of X-Forwarded-For, as c.Depth or
-// c.Excluded says. The zero Addr means that the header does not tell.
-func forwarded(c *Criterion, lines []string) netip.Addr {
-	list := strings.Join(lines, ",")
+// forwarded finds the client in list, all lines of X-Forwarded-For joined, as
+// c.Depth or c.Excluded says. The zero Addr means that the header does not tell.
+func forwarded(c *Criterion, list string) netip.Addr {
 	if c.Depth > 0 {
 		for i := 1; i < c.Depth; i++ {
 			comma := strings.LastIndexByte(list, ',')
@@ -162,7 +179,7 @@ func forwarded(c *Criterion, lines []string) netip.Addr {
 			return addr
 		}
 		if comma < 0 {
-			return netip.Addr{}
+			break
 		}
 		list = list[:comma]
 	}
@@ -175,24 +192,35 @@ func forwarded(c *Criterion, lines []string) netip.Addr {
 // a port. The zero Addr means that text is no address.
 func parseAddr(text string) netip.Addr {
 	text = strings.Trim(text, " \t")
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		addr = parseDecorated(text)
+	}
+	if addr.Is4() {
+		return addr
+	}
+	return addr.WithZone("").Unmap()
+}
+
+// parseDecorated reads an address with a port, in square brackets, in double
+// quotes, or any of them together, with blanks neither inside nor around.
+func parseDecorated(text string) netip.Addr {
 	if len(text) > 1 && text[0] == '"' && text[len(text)-1] == '"' {
 		text = text[1 : len(text)-1]
 	}
-	addr, err := netip.ParseAddr(text)
-	if err != nil {
-		withPort, err := netip.ParseAddrPort(text)
-		if err == nil {
-			addr = withPort.Addr()
-		} else if len(text) > 1 && text[0] == '[' && text[len(text)-1] == ']' {
-			addr, err = netip.ParseAddr(text[1 : len(text)-1])
-			if err != nil || !addr.Is6() {
-				return netip.Addr{}
-			}
-		} else {
-			return netip.Addr{}
-		}
+	withPort, err := netip.ParseAddrPort(text)
+	if err == nil {
+		return withPort.Addr()
 	}
-	return addr.WithZone("").Unmap()
+	bracketed := len(text) > 1 && text[0] == '[' && text[len(text)-1] == ']'
+	if bracketed {
+		text = text[1 : len(text)-1]
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil || bracketed && addr.Is4() {
+		return netip.Addr{}
+	}
+	return addr
 }
 
 // hostName returns the one form of a host as it stands in a request: lower case,
