@@ -236,6 +236,7 @@ func hostName(host string) string {
 			if addr.IsValid() {
 				return addr.String()
 			}
+			return host // no host at all, and not to be mistaken for one
 		}
 		host = host[:colon]
 	}
