@@ -51,6 +51,7 @@ type store struct {
 	endpoint    string
 	timeout     time.Duration
 	dialTimeout time.Duration
+	probeIdle   time.Duration
 	pool        *resp.Pool
 
 	offset  atomic.Int64 // nanoseconds that the store's clock is ahead of ours
@@ -85,7 +86,8 @@ func openStore(o *StoreSettings) *store {
 	defer storesMu.Unlock()
 	s := stores[identity]
 	if s == nil {
-		s = &store{endpoint: o.Endpoint, timeout: o.Timeout, dialTimeout: o.DialTimeout, prefix: o.KeyPrefix, said: map[string]time.Time{}}
+		s = &store{endpoint: o.Endpoint, timeout: o.Timeout, dialTimeout: o.DialTimeout, probeIdle: probeIdle,
+			prefix: o.KeyPrefix, said: map[string]time.Time{}}
 		dial := &resp.Options{Network: o.Network, Address: o.Address, Username: o.Username, Password: o.Password,
 			DB: o.DB, TLS: o.TLS, DialTimeout: o.DialTimeout}
 		s.pool = resp.NewPool(dial, poolSize, idleTime, func(conn *resp.Conn, deadline time.Time) error {
@@ -254,7 +256,7 @@ func probe(s *store) {
 		passed := s.passed.Load()
 		if passed != seen {
 			seen, since = passed, time.Now()
-		} else if time.Since(since) > probeIdle {
+		} else if time.Since(since) > s.probeIdle {
 			return
 		}
 		refusal, err := tryStore(s)

@@ -1,0 +1,432 @@
+package limiter
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gatequota/gatequota/internal/fakevalkey"
+	"github.com/gatequota/gatequota/resp"
+	"github.com/gatequota/gatequota/window"
+)
+
+// logged collects the log of this package over all tests.
+var logged = &lockedBuffer{}
+
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// about returns the lines that hold a text.
+func (b *lockedBuffer) about(text string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var lines []string
+	for _, line := range strings.Split(b.text.String(), "\n") {
+		if strings.Contains(line, text) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func TestMain(m *testing.M) {
+	log.SetOutput(logged)
+	os.Exit(m.Run())
+}
+
+// storeTime is the time in seconds by which the script judges.
+var storeTime atomic.Int64
+
+// start is a moment in the middle of a window of a minute, and of a second.
+var start = time.Unix(1764499230, 500e6)
+
+// fakeStore runs a store whose clock goes as ours does. It gives the script the
+// meaning that it has in Lua, with storeTime for the clock.
+func fakeStore(t *testing.T) *fakevalkey.Server {
+	s := fakevalkey.Start(t, fakevalkey.Config{})
+	s.Register(window.FixedScript, func(s *fakevalkey.Server, args []string) string {
+		end, err := strconv.ParseInt(args[3], 10, 64)
+		if err != nil {
+			t.Errorf("the end of the window is %q", args[3])
+		}
+		answer := fakevalkey.Count(s, args[:3])
+		if end <= storeTime.Load() {
+			return fakevalkey.Int(window.FixedOver)
+		}
+		return answer
+	})
+	return s
+}
+
+// eternity makes the deadline of a request at start lie ahead of today.
+const eternity = 100 * 365 * 24 * time.Hour
+
+func settings(name string, store *fakevalkey.Server) *Settings {
+	s := &Settings{Scope: name, Limit: 5, Window: 60, MaxClients: 100, OnStoreFailure: Local}
+	if store != nil {
+		s.Store = &StoreSettings{Endpoint: name, Network: "tcp", Address: store.Addr(), Timeout: eternity,
+			DialTimeout: 5 * time.Second, KeyPrefix: "rate", TLSIdentity: name}
+	}
+	return s
+}
+
+// take makes n requests and returns how many were allowed, and by which ways.
+func take(l *Limiter, client string, n int, now time.Time) (allowed int, ways map[string]int) {
+	ways = map[string]int{}
+	for i := 0; i < n; i++ {
+		d, way := Take(l, client, now)
+		if d.Allowed {
+			allowed++
+		}
+		ways[way]++
+	}
+	return allowed, ways
+}
+
+// eventually waits for what goes on in the background.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 30 s", what)
+		}
+	}
+}
+
+func TestTwoLimitersShareTheCountOfTheStore(t *testing.T) {
+	store := fakeStore(t)
+	storeTime.Store(start.Unix())
+	a, b := New(settings("two", store), start), New(settings("two", store), start)
+	for i := 0; i < 8; i++ {
+		l := a
+		if i%2 == 1 {
+			l = b
+		}
+		d, way := Take(l, "client", start)
+		want := window.Decision{Reset: 30, RetryAfter: 30}
+		if i < 5 {
+			want = window.Decision{Allowed: true, Remaining: int64(4 - i), Reset: 30}
+		}
+		if d != want || way != Shared {
+			t.Errorf("request %d: %+v by way %s, want %+v", i+1, d, way, want)
+		}
+	}
+	if a.table != b.table || a.store != b.store {
+		t.Error("the limiters of one scope have tables or stores of their own")
+	}
+	key := "rate:two:{" + fmt.Sprintf("%x", "client") + "}:29408320"
+	if got := store.Count(key); got != 8 {
+		t.Errorf("the count under %s is %d, want 8; keys: %q", key, got, store.Keys())
+	}
+	if ttl := store.TTL(key); ttl > 30*time.Second || ttl < 10*time.Second {
+		t.Errorf("the key lives for %s, want the 30 s that are left of the window", ttl)
+	}
+}
+
+func TestWindowsFollowTheStoresClock(t *testing.T) {
+	store := fakeStore(t)
+	storeTime.Store(start.Unix())
+	store.SetTime(time.Now().Add(time.Hour))
+	l := New(settings("clock", store), start)
+	d, way := Take(l, "client", start)
+	if want := []string{"rate:clock:{" + fmt.Sprintf("%x", "client") + "}:29408380"}; !reflect.DeepEqual(store.Keys(), want) {
+		t.Errorf("keys %q, want %q, an hour on from the first request's window", store.Keys(), want)
+	}
+	if d.Reset != 30 || way != Shared {
+		t.Errorf("%+v by way %s, want a reset in 30 s, shared", d, way)
+	}
+}
+
+func TestRequestOfAnEndedWindowCountsInTheNext(t *testing.T) {
+	store := fakeStore(t)
+	l := New(settings("edge", store), start)
+	// By the store's clock the window ended while the request was on its way.
+	storeTime.Store(start.Unix() + 30)
+	d, way := Take(l, "client", start)
+	if !d.Allowed || d.Remaining != 4 || d.Reset != 60 || way != Shared {
+		t.Errorf("%+v by way %s, want the first of five in a window of 60 s, shared", d, way)
+	}
+	if got := store.Count("rate:edge:{" + fmt.Sprintf("%x", "client") + "}:29408321"); got != 1 {
+		t.Errorf("the next window counts %d, want 1; keys: %q", got, store.Keys())
+	}
+	// A store whose clock is a window further on is no store to count with.
+	storeTime.Store(start.Unix() + 300)
+	if _, way := Take(l, "client", start); way != Local {
+		t.Errorf("decided by way %s, want local", way)
+	}
+}
+
+func TestLocalGoesOnFromTheLastSharedCount(t *testing.T) {
+	store := fakeStore(t)
+	storeTime.Store(start.Unix())
+	l := New(settings("warm", store), start)
+	if allowed, _ := take(l, "client", 3, start); allowed != 3 {
+		t.Fatalf("%d allowed, want 3", allowed)
+	}
+	store.Stop()
+	allowed, ways := take(l, "client", 10, start)
+	if allowed != 2 || ways[Local] != 10 {
+		t.Errorf("%d allowed by ways %v, want the 2 that were left, all local", allowed, ways)
+	}
+	if err := store.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "counting in the store again", func() bool {
+		_, way := Take(l, "other", start)
+		return way == Shared
+	})
+}
+
+func TestClosedAndOpen(t *testing.T) {
+	store := fakeStore(t)
+	store.Stop()
+	closed, open := settings("closed", store), settings("open", store)
+	closed.OnStoreFailure, open.OnStoreFailure = Closed, Open
+	l := New(closed, start)
+	for i := 0; i < 20; i++ {
+		d, way := Take(l, "client", time.Now())
+		if d.Allowed || way != Closed || d.RetryAfter < 1 || d.RetryAfter > 5 {
+			t.Errorf("closed: %+v by way %s, want Retry-After 1 to 5", d, way)
+		}
+	}
+	l = New(open, start)
+	if allowed, ways := take(l, "client", 20, time.Now()); allowed != 20 || ways[Open] != 20 {
+		t.Errorf("open: %d allowed by ways %v, want all", allowed, ways)
+	}
+}
+
+func TestStoreThatIsAwayIsLeftAlone(t *testing.T) {
+	store := fakeStore(t)
+	storeTime.Store(start.Unix())
+	store.Refuse("OOM command not allowed when used memory > 'maxmemory'.")
+	l := New(settings("away", store), start)
+	take(l, "client", 3, start)
+	store.ForgetCommands()
+	_, ways := take(l, "client", 1000, start)
+	if ways[Local] != 1000 {
+		t.Errorf("ways %v, want local alone", ways)
+	}
+	scripts := 0
+	for _, command := range store.Commands() {
+		if strings.HasPrefix(command.Args[0], "EVAL") && !strings.Contains(strings.Join(command.Args, " "), ":probe:") {
+			scripts++
+		}
+	}
+	if scripts != 0 {
+		t.Errorf("%d requests asked a store that was away", scripts)
+	}
+	store.Refuse("")
+	eventually(t, "counting in the store again", func() bool {
+		_, way := Take(l, "other", start)
+		return way == Shared
+	})
+	lines := logged.about("store away:")
+	if len(lines) != 2 || !strings.Contains(lines[0], `"OOM"`) || !strings.Contains(lines[1], "answers again") {
+		t.Errorf("log %q, want one line for going and one for coming back", lines)
+	}
+}
+
+func TestTimeoutsWeighMoreThanRefusals(t *testing.T) {
+	s := openStore(&StoreSettings{Endpoint: "weights", TLSIdentity: "weights", Network: "tcp", Address: "127.0.0.1:1", DialTimeout: time.Second, Timeout: time.Second})
+	for _, c := range []struct {
+		errs []error
+		want int64
+	}{
+		{[]error{errors.New("refused"), errors.New("refused")}, 2},
+		{[]error{resp.ErrTimeout}, 2},
+		{[]error{resp.ErrPoolTimeout}, 2},
+	} {
+		s.health.Store(0)
+		for _, err := range c.errs {
+			failed(s, "rate", "", err)
+		}
+		if got := s.health.Load(); got != c.want {
+			t.Errorf("after %q the health is %d, want %d", c.errs, got, c.want)
+		}
+	}
+	failed(s, "rate", "NOPERM no permissions to access a key", nil)
+	if got := s.health.Load(); got != 2 {
+		t.Errorf("after NOPERM for one prefix the health is %d, want 2 as before", got)
+	}
+	recovered(s, "rate")
+	if got := s.health.Load(); got != 0 {
+		t.Errorf("after an answer the health is %d, want 0", got)
+	}
+}
+
+func TestProbingEndsWhenNobodyAsks(t *testing.T) {
+	store := fakeStore(t)
+	store.Refuse("LOADING the dataset is loaded into memory")
+	l := New(settings("idle", store), start)
+	l.store.probeIdle = 0
+	take(l, "client", 3, start)
+	eventually(t, "the end of probing", func() bool { return !l.store.probing.Load() })
+	if l.store.health.Load() < away {
+		t.Error("the store counts as healthy though nothing was heard of it")
+	}
+	l.store.probeIdle = time.Minute
+	storeTime.Store(start.Unix())
+	store.Refuse("")
+	eventually(t, "the first request after the silence begins probing, which finds the store back", func() bool {
+		_, way := Take(l, "client", start)
+		return way == Shared
+	})
+}
+
+func TestPanicAtTheStoreIsAStoreFailure(t *testing.T) {
+	l := New(settings("panic", fakeStore(t)), start)
+	l.store = &store{endpoint: "panic", said: map[string]time.Time{}, timeout: time.Second} // without a pool
+	if d, way := Take(l, "client", start); !d.Allowed || way != Local {
+		t.Errorf("%+v by way %s, want allowed by the local count", d, way)
+	}
+}
+
+func TestOutlyingClockReadingsAreDiscarded(t *testing.T) {
+	s := &store{}
+	for i, c := range []struct{ offset, roundTrip, want time.Duration }{
+		{10 * time.Second, time.Millisecond, 10 * time.Second},
+		{11 * time.Second, 500 * time.Millisecond, 10 * time.Second},
+		{10*time.Second + 1, 2 * time.Millisecond, 10*time.Second + 1},
+		{12 * time.Second, 100 * time.Millisecond, 10*time.Second + 1},
+		{12 * time.Second, 9 * time.Millisecond, 12 * time.Second}, // slower since, and believed
+		{-time.Hour, time.Microsecond, -time.Hour},                 // the store's clock was set
+	} {
+		learnClock(s, c.offset, c.roundTrip)
+		if got := time.Duration(s.offset.Load()); got != c.want {
+			t.Errorf("reading %d: offset %s, want %s", i, got, c.want)
+		}
+	}
+}
+
+func TestUserWithoutTimeIsToldOnce(t *testing.T) {
+	store := fakeStore(t)
+	store.Handle("TIME", func(_ *fakevalkey.Server, _ []string) string {
+		return fakevalkey.Error("NOPERM User limiter has no permissions to run the 'time' command")
+	})
+	storeTime.Store(0)
+	l := New(settings("no time", store), start)
+	for i := 0; i < 3; i++ {
+		if d, way := Take(l, "client", start); !d.Allowed || way != Shared || d.Reset != 30 {
+			t.Errorf("request %d: %+v by way %s, want allowed in a window of our own clock, shared", i+1, d, way)
+		}
+		store.CloseConnections()
+		resp.DropIdle(l.store.pool)
+	}
+	if lines := logged.about("refuses TIME"); len(lines) != 1 {
+		t.Errorf("log %q, want one line", lines)
+	}
+}
+
+func TestStoresAreSharedByIdentity(t *testing.T) {
+	base := StoreSettings{Network: "tcp", Address: "127.0.0.1:1", Username: "u", Password: "p", DB: 1, Timeout: time.Second, DialTimeout: time.Second, KeyPrefix: "rate"}
+	first := openStore(&base)
+	same := base
+	same.KeyPrefix = "other"
+	if openStore(&same) != first {
+		t.Error("another key prefix makes another store")
+	}
+	for name, change := range map[string]func(*StoreSettings){
+		"network":     func(s *StoreSettings) { s.Network = "unix" },
+		"address":     func(s *StoreSettings) { s.Address = "127.0.0.1:2" },
+		"username":    func(s *StoreSettings) { s.Username = "v" },
+		"password":    func(s *StoreSettings) { s.Password = "q" },
+		"db":          func(s *StoreSettings) { s.DB = 2 },
+		"tls":         func(s *StoreSettings) { s.TLSIdentity = "t" },
+		"timeout":     func(s *StoreSettings) { s.Timeout = 2 * time.Second },
+		"dialTimeout": func(s *StoreSettings) { s.DialTimeout = 2 * time.Second },
+	} {
+		other := base
+		change(&other)
+		if openStore(&other) == first {
+			t.Errorf("another %s makes no other store", name)
+		}
+	}
+}
+
+func TestTablesAreKeyedByScopeAndLength(t *testing.T) {
+	a := openTable("tables", 60, 10, start)
+	if openTable("tables", 60, 20, start) != a {
+		t.Error("one scope has two tables")
+	}
+	if got := window.FixedMax(a.counts); got != 20 {
+		t.Errorf("the table holds at most %d, want the 20 that were loaded last", got)
+	}
+	if openTable("tables", 3600, 10, start) == a || openTable("tables2", 60, 10, start) == a {
+		t.Error("another length or scope has the same table")
+	}
+}
+
+func TestTableThatNobodyUsesIsEmptied(t *testing.T) {
+	l := New(&Settings{Scope: "unused", Limit: 5, Window: 60, MaxClients: 10}, start)
+	take(l, "client", 3, start)
+	New(&Settings{Scope: "another", Limit: 5, Window: 60, MaxClients: 10}, start.Add(time.Second))
+	if got := window.FixedLen(l.table.counts); got != 1 {
+		t.Errorf("a reload leaves %d clients, want 1", got)
+	}
+	New(&Settings{Scope: "another", Limit: 5, Window: 60, MaxClients: 10}, start.Add(3*time.Minute))
+	if got := window.FixedLen(l.table.counts); got != 0 {
+		t.Errorf("two windows later there are %d clients, want 0", got)
+	}
+}
+
+func TestReasonsHoldNothingButTheFirstWord(t *testing.T) {
+	for refusal, want := range map[string]string{
+		"WRONGPASS invalid username-password pair": `"WRONGPASS": wrong valkey.username or valkey.password`,
+		"FOO hunter2":              `"FOO"`,
+		"MOVED 1234 10.0.0.1:6379": `"MOVED": it is a node of a cluster, which is not supported`,
+	} {
+		if got := reason(refusal, nil); got != want {
+			t.Errorf("reason(%q) = %q, want %q", refusal, got, want)
+		}
+	}
+}
+
+func TestManyAtOnceGetExactlyTheLimit(t *testing.T) {
+	store := fakeStore(t)
+	storeTime.Store(start.Unix())
+	for _, c := range []struct {
+		name  string
+		store *fakevalkey.Server
+	}{{"crowd shared", store}, {"crowd local", nil}} {
+		s := settings(c.name, c.store)
+		s.Limit = 50
+		var allowed sync.Map
+		var group sync.WaitGroup
+		for g := 0; g < 20; g++ {
+			group.Add(1)
+			go func(l *Limiter) {
+				defer group.Done()
+				for i := 0; i < 25; i++ {
+					if d, _ := Take(l, "client", start); d.Allowed {
+						if _, twice := allowed.LoadOrStore(d.Remaining, true); twice {
+							t.Errorf("%s: remaining %d was told twice", c.name, d.Remaining)
+						}
+					}
+				}
+			}(New(s, start))
+		}
+		group.Wait()
+		for left := int64(0); left < 50; left++ {
+			if _, ok := allowed.Load(left); !ok {
+				t.Errorf("%s: nobody was told that %d remain", c.name, left)
+			}
+		}
+	}
+}
