@@ -60,6 +60,7 @@ var start = time.Unix(1764499230, 500e6)
 // fakeStore runs a store whose clock goes as ours does. It gives the script the
 // meaning that it has in Lua, with storeTime for the clock.
 func fakeStore(t *testing.T) *fakevalkey.Server {
+	forget()
 	s := fakevalkey.Start(t, fakevalkey.Config{})
 	s.Register(window.FixedScript, func(s *fakevalkey.Server, args []string) string {
 		end, err := strconv.ParseInt(args[3], 10, 64)
@@ -73,6 +74,19 @@ func fakeStore(t *testing.T) *fakevalkey.Server {
 		return answer
 	})
 	return s
+}
+
+// forget gives a test the state of a gateway that has just started.
+func forget() {
+	storesMu.Lock()
+	stores = map[string]*store{}
+	storesMu.Unlock()
+	tablesMu.Lock()
+	tables = map[string]*table{}
+	tablesMu.Unlock()
+	logged.mu.Lock()
+	logged.text.Reset()
+	logged.mu.Unlock()
 }
 
 // eternity makes the deadline of a request at start lie ahead of today.
@@ -374,6 +388,7 @@ func TestTablesAreKeyedByScopeAndLength(t *testing.T) {
 }
 
 func TestTableThatNobodyUsesIsEmptied(t *testing.T) {
+	forget()
 	l := New(&Settings{Scope: "unused", Limit: 5, Window: 60, MaxClients: 10}, start)
 	take(l, "client", 3, start)
 	New(&Settings{Scope: "another", Limit: 5, Window: 60, MaxClients: 10}, start.Add(time.Second))
