@@ -1,0 +1,59 @@
+# What a newcomer needs first: `make demo` shows it working, `make test` proves it.
+# Both need Go and nothing else. `make e2e` installs what it needs by itself.
+
+BIN     := $(CURDIR)/.bin
+REPORTS := $(CURDIR)/.reports
+SUM      = $(BIN)/gotestsum --format pkgname --hide-summary skipped --jsonfile $(REPORTS)/$@-$(1).json --
+
+# The end-to-end packages that need only Go, and those that need real parts.
+LIGHT := ./host/... ./interpreted/... ./k6run/... ./cmd/...
+REAL  := ./lab/... ./real/... ./compose/...
+
+.PHONY: help demo test e2e race lint fuzz bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Run the reference experiment: two gateways, two replicas, one quota (under a minute)
+	go -C e2e run ./cmd/demo
+
+test: $(BIN)/gotestsum ## Run all tests that need only Go, compiled and interpreted
+	@mkdir -p $(REPORTS)
+	$(call SUM,compiled) ./...
+	cd e2e && $(call SUM,interpreted) $(LIGHT)
+
+race: $(BIN)/gotestsum ## Run the same tests with the race detector (needs a C compiler)
+	@mkdir -p $(REPORTS)
+	$(call SUM,compiled) -race ./...
+	cd e2e && $(call SUM,interpreted) -race ./host/... ./interpreted/...
+
+e2e: $(BIN)/gotestsum ## Run everything on real Traefik, real Valkey and Compose (Debian, as root)
+	@mkdir -p $(REPORTS)
+	scripts/install-e2e.sh
+	$(MAKE) race
+	cd k6 && npm ci --no-audit --no-fund && npx tsc --noEmit
+	cd e2e && $(call SUM,real) -p 1 -timeout 60m $(REAL)
+
+lint: $(BIN)/staticcheck ## Check formatting, vet, staticcheck, and what the interpreter cannot run
+	@unformatted=$$(git ls-files '*.go' | grep -v '^vendor/' | xargs gofmt -l); \
+	if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	go -C e2e vet ./...
+	$(BIN)/staticcheck ./...
+	cd e2e && $(BIN)/staticcheck ./...
+	go test ./internal/yaegirules
+
+fuzz: ## Fuzz the reply reader for a while: make fuzz FUZZTIME=10m
+	go test ./resp -run '^$$' -fuzz FuzzReadReply -fuzztime $(or $(FUZZTIME),30s)
+
+bench: ## Compare with Traefik's own limiters, on real Traefik and Valkey (about five minutes)
+	scripts/install-e2e.sh
+	go -C e2e run ./bench
+
+clean: ## Remove what the other targets made here
+	rm -rf $(BIN) $(REPORTS) k6/node_modules
+
+$(BIN)/%: e2e/tools/go.mod e2e/tools/go.sum
+	@mkdir -p $(BIN)
+	go -C e2e/tools build -o $(BIN)/ gotest.tools/gotestsum honnef.co/go/tools/cmd/staticcheck
+	@touch $(BIN)/*
