@@ -12,10 +12,6 @@ import (
 	"time"
 )
 
-// maxKept is the size in bytes of the largest command buffer that a connection
-// keeps for the next command.
-const maxKept = 64 << 10
-
 // Options says how a connection is opened.
 type Options struct {
 	// Network and Address are those of net.Dial, as ParseEndpoint returns them. A
@@ -45,7 +41,6 @@ type Conn struct {
 	// seconds on a server that is gone.
 	raw net.Conn
 	in  *bufio.Reader
-	out []byte // the command under way, kept for its capacity
 
 	// ok says that the reply to the last command was read to its end and allows the
 	// connection to be used again. It is false from the moment a command is written.
@@ -159,12 +154,14 @@ func Close(c *Conn) {
 // The error wraps ErrTimeout, ErrLost or ErrProtocol; after it the connection is of
 // no more use.
 func Do(c *Conn, deadline time.Time, args ...string) (Reply, error) {
-	c.out = appendCommand(c.out[:0], args)
-	if err := send(c, deadline); err != nil {
-		return Reply{}, err
+	if !c.ok {
+		return Reply{}, usedAfterError()
 	}
-	if cap(c.out) > maxKept {
-		c.out = nil
+	c.ok = false
+	// On a connection that takes no deadline Write fails too.
+	_ = c.net.SetDeadline(deadline)
+	if _, err := c.net.Write([]byte(encode(args))); err != nil {
+		return Reply{}, broken(c, err)
 	}
 	reply, err := readReply(c.in)
 	if err != nil {
@@ -174,19 +171,8 @@ func Do(c *Conn, deadline time.Time, args ...string) (Reply, error) {
 	return reply, nil
 }
 
-// send writes the command in c.out with one Write.
-func send(c *Conn, deadline time.Time) error {
-	if !c.ok {
-		return fmt.Errorf("%w: it was used after an error", ErrLost)
-	}
-	c.ok = false
-	if err := c.net.SetDeadline(deadline); err != nil {
-		return broken(c, err)
-	}
-	if _, err := c.net.Write(c.out); err != nil {
-		return broken(c, err)
-	}
-	return nil
+func usedAfterError() error {
+	return fmt.Errorf("%w: it was used after an error", ErrLost)
 }
 
 // broken classes an error that ended a command half-way.
@@ -219,15 +205,26 @@ func forbidsReuse(refusal string) bool {
 	return false
 }
 
-// appendCommand appends a command as an array of bulk strings. Lengths count bytes.
-func appendCommand(b []byte, args []string) []byte {
-	b = append(b, '*')
-	b = strconv.AppendInt(b, int64(len(args)), 10)
-	for _, arg := range args {
-		b = append(b, "\r\n$"...)
-		b = strconv.AppendInt(b, int64(len(arg)), 10)
-		b = append(b, "\r\n"...)
-		b = append(b, arg...)
+// headers[n] is header(n).
+var headers []string
+
+func init() {
+	for n := 0; n < 256; n++ {
+		headers = append(headers, header(n))
 	}
-	return append(b, "\r\n"...)
+}
+
+// header is what stands between the text before and a bulk string of n bytes: the
+// end of the line, and the length.
+func header(n int) string {
+	return "\r\n$" + strconv.Itoa(n) + "\r\n"
+}
+
+// encode returns a command as an array of bulk strings. Lengths count bytes.
+func encode(args []string) string {
+	text := "*" + strconv.Itoa(len(args))
+	for _, arg := range args {
+		text += header(len(arg)) + arg
+	}
+	return text + "\r\n"
 }

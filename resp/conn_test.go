@@ -60,7 +60,7 @@ func optionsFor(s *fakevalkey.Server) *Options {
 	return &Options{Network: "tcp", Address: s.Addr(), DialTimeout: 30 * time.Second}
 }
 
-func TestAppendCommandToTheByte(t *testing.T) {
+func TestEncodeToTheByte(t *testing.T) {
 	for _, test := range []struct {
 		args []string
 		want string
@@ -72,7 +72,7 @@ func TestAppendCommandToTheByte(t *testing.T) {
 		{[]string{"A", strings.Repeat("k", 100000)}, "*2\r\n$1\r\nA\r\n$100000\r\n" + strings.Repeat("k", 100000) + "\r\n"},
 		{[]string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"}, "*10\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n$1\r\n4\r\n$1\r\n5\r\n$1\r\n6\r\n$1\r\n7\r\n$1\r\n8\r\n$1\r\n9\r\n$2\r\n10\r\n"},
 	} {
-		if got := string(appendCommand(nil, test.args)); got != test.want {
+		if got := encode(test.args); got != test.want {
 			t.Errorf("%q encodes to %q, want %q", test.args, got, test.want)
 		}
 	}

@@ -156,8 +156,8 @@ func TestReadReplyAllocatesNothingForPromises(t *testing.T) {
 	}
 }
 
-// encode is the inverse of readReply.
-func encode(r Reply) string {
+// unread is the inverse of readReply.
+func unread(r Reply) string {
 	switch {
 	case r.Null:
 		return string(rune(r.Kind)) + "-1\r\n"
@@ -168,7 +168,7 @@ func encode(r Reply) string {
 	case r.Kind == '*':
 		wire := "*" + strconv.Itoa(len(r.Array)) + "\r\n"
 		for _, element := range r.Array {
-			wire += encode(element)
+			wire += unread(element)
 		}
 		return wire
 	}
@@ -197,8 +197,8 @@ func FuzzReadReply(f *testing.F) {
 		if _, err := r.ReadByte(); err != nil {
 			t.Fatalf("%q: read beyond %+v", wire, got)
 		}
-		if again, err := readReply(reader(encode(got))); err != nil || !reflect.DeepEqual(again, got) {
-			t.Fatalf("%+v encodes to %q, which reads as %+v, %v", got, encode(got), again, err)
+		if again, err := readReply(reader(unread(got))); err != nil || !reflect.DeepEqual(again, got) {
+			t.Fatalf("%+v encodes to %q, which reads as %+v, %v", got, unread(got), again, err)
 		}
 		pieces := bufio.NewReaderSize(iotest.OneByteReader(strings.NewReader(string(wire)+"N")), maxLine)
 		if again, err := readReply(pieces); err != nil || !reflect.DeepEqual(again, got) {

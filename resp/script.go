@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -39,9 +38,9 @@ func NewScript(body string) *Script {
 }
 
 // prefix encodes EVALSHA, the digest and the number of keys, for a call with n
-// arguments behind the one key.
+// arguments behind the one key. What follows begins with a line end: see header.
 func prefix(s *Script, n int) string {
-	return "*" + strconv.Itoa(4+n) + "\r\n$7\r\nEVALSHA\r\n$40\r\n" + s.SHA + "\r\n$1\r\n1\r\n$"
+	return "*" + strconv.Itoa(4+n) + "\r\n$7\r\nEVALSHA\r\n$40\r\n" + s.SHA + "\r\n$1\r\n1"
 }
 
 // Eval calls a script with one key and returns the integer that it answers. The
@@ -54,47 +53,51 @@ func prefix(s *Script, n int) string {
 // neither an integer nor an error line; after it the connection is of no more use.
 //
 // It is written out at length because it runs for every request in an interpreter,
-// where a call of a function costs as much as ten statements.
+// where a call of a function costs as much as ten statements, and a concatenation
+// of strings less than one append.
 func Eval(c *Conn, deadline time.Time, s *Script, key string, args []string) (n int64, refusal string, err error) {
 	if !c.ok {
-		return 0, "", fmt.Errorf("%w: it was used after an error", ErrLost)
+		return 0, "", usedAfterError()
 	}
-	out := c.out[:0]
-	if len(args) <= maxPrefixes {
-		out = append(out, s.prefixes[len(args)]...)
+	text := ""
+	if len(args) < len(s.prefixes) {
+		text = s.prefixes[len(args)]
 	} else {
-		out = append(out, prefix(s, len(args))...)
+		text = prefix(s, len(args))
 	}
-	out = strconv.AppendInt(out, int64(len(key)), 10)
-	out = append(out, "\r\n"...)
-	out = append(out, key...)
+	if len(key) < len(headers) {
+		text += headers[len(key)] + key
+	} else {
+		text += header(len(key)) + key
+	}
 	for _, arg := range args {
-		out = append(out, "\r\n$"...)
-		out = strconv.AppendInt(out, int64(len(arg)), 10)
-		out = append(out, "\r\n"...)
-		out = append(out, arg...)
+		if len(arg) < len(headers) {
+			text += headers[len(arg)] + arg
+		} else {
+			text += header(len(arg)) + arg
+		}
 	}
-	out = append(out, "\r\n"...)
-	c.out = out
 
 	c.ok = false
-	if err := c.net.SetDeadline(deadline); err != nil {
-		return 0, "", broken(c, err)
-	}
-	if _, err := c.net.Write(out); err != nil {
+	// On a connection that takes no deadline Write fails too.
+	_ = c.net.SetDeadline(deadline)
+	if _, err := c.net.Write([]byte(text + "\r\n")); err != nil {
 		return 0, "", broken(c, err)
 	}
 	line, err := c.in.ReadSlice('\n')
-	if err == nil && line[0] == ':' && len(line) > 3 && line[len(line)-2] == '\r' {
-		n, err = strconv.ParseInt(string(line[1:len(line)-2]), 10, 64)
-		if err == nil {
-			c.ok = true
-			return n, "", nil
+	if err == nil && line[0] == ':' {
+		// The line ends in a line feed, so it has two bytes at least.
+		if end := len(line) - 2; line[end] == '\r' {
+			n, err = strconv.ParseInt(string(line[1:end]), 10, 64)
+			if err == nil {
+				c.ok = true
+				return n, "", nil
+			}
+			return 0, "", fmt.Errorf("%w: an integer that is none", ErrProtocol)
 		}
-		return 0, "", fmt.Errorf("%w: an integer that is none", ErrProtocol)
 	}
 	refusal, err = refused(c, line, err)
-	if err == nil && strings.HasPrefix(refusal, "NOSCRIPT") && Word(refusal) == "NOSCRIPT" && c.in.Buffered() == 0 {
+	if err == nil && Word(refusal) == "NOSCRIPT" && reusable(c) {
 		return evalBody(c, deadline, s, key, args)
 	}
 	return 0, refusal, err
