@@ -285,6 +285,30 @@ func TestTimeoutsWeighMoreThanRefusals(t *testing.T) {
 	}
 }
 
+func TestUnsteadyStoreDoesNotFloodTheLog(t *testing.T) {
+	forget()
+	s := openStore(&StoreSettings{Endpoint: "unsteady", Network: "tcp", Address: "127.0.0.1:1", DialTimeout: time.Second, Timeout: time.Second, KeyPrefix: "rate"})
+	s.probing.Store(true) // no probe besides
+	for i := 0; i < 50; i++ {
+		failed(s, "rate", "", resp.ErrTimeout)
+		failed(s, "rate", []string{"OOM a", "BUSY b", "FOO c"}[i%3], nil)
+		recovered(s, "rate")
+	}
+	lines := logged.about("store unsteady:")
+	if len(lines) != 3 || !strings.Contains(lines[0], "away (") || !strings.Contains(lines[1], "answers again") || !strings.Contains(lines[2], "not steady") {
+		t.Errorf("log %q, want one line each for going, coming back, and not being steady", lines)
+	}
+	s.mu.Lock()
+	s.wentAway, s.cameBack = time.Now().Add(-time.Hour), time.Now()
+	s.unsteady = true
+	s.mu.Unlock()
+	s.health.Store(away)
+	recovered(s, "rate")
+	if lines := logged.about("answers again after 1h"); len(lines) != 1 {
+		t.Errorf("log %q, want a line for the end of a long outage", lines)
+	}
+}
+
 func TestProbingEndsWhenNobodyAsks(t *testing.T) {
 	store := fakeStore(t)
 	store.Refuse("LOADING the dataset is loaded into memory")

@@ -67,7 +67,7 @@ type store struct {
 	pause        time.Duration        // before the next probe
 	wentAway     time.Time            // when health last reached away
 	cameBack     time.Time            // when it last fell from there to zero
-	quiet        bool                 // the line of the last change was held back
+	unsteady     bool                 // it went away soon after it had come back
 	said         map[string]time.Time // when a lasting trouble was last logged
 }
 
@@ -179,16 +179,18 @@ func failed(s *store, prefix, refusal string, err error) {
 	}
 	now := time.Now()
 	s.mu.Lock()
-	s.quiet = now.Sub(s.cameBack) < stableAfter
-	if !s.quiet || s.pause == 0 {
+	s.unsteady = now.Sub(s.cameBack) < stableAfter
+	if !s.unsteady || s.pause == 0 {
 		s.pause = firstPause
 	}
 	s.prefix = prefix
 	s.wentAway = now
-	quiet := s.quiet
+	unsteady := s.unsteady
 	s.mu.Unlock()
 	s.passed.Store(0)
-	if !quiet {
+	if unsteady {
+		lasting(s, "unsteady", fmt.Sprintf("away again (%s), and not steady; its changes are not all logged", reason(refusal, err)))
+	} else {
 		log.Printf("gatequota: store %s: away (%s); requests are decided by onStoreFailure until it answers", s.endpoint, reason(refusal, err))
 	}
 	startProbe(s)
@@ -204,9 +206,10 @@ func recovered(s *store, prefix string) {
 	s.mu.Lock()
 	s.prefix = prefix
 	s.cameBack = now
-	quiet, lasted := s.quiet, now.Sub(s.wentAway)
+	lasted := now.Sub(s.wentAway)
+	news := !s.unsteady || lasted >= stableAfter
 	s.mu.Unlock()
-	if !quiet {
+	if news {
 		log.Printf("gatequota: store %s: answers again after %s; %d requests were decided without it",
 			s.endpoint, lasted.Round(time.Millisecond), s.passed.Load())
 	}
