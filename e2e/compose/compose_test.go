@@ -1,0 +1,207 @@
+// Package compose runs the Compose file of the examples under a real Docker
+// engine, and holds the reference experiment against it. The file is used as it
+// is; only the images are made here, out of this machine's programs, under the
+// names that the file uses.
+package compose_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/compose-spec/compose-go/v2/cli"
+
+	"github.com/gatequota/gatequota/e2e/k6run"
+	"github.com/gatequota/gatequota/e2e/lab"
+)
+
+var (
+	composeFile = filepath.Join(lab.Root(), "examples", "compose.yaml")
+	k6Script    = filepath.Join(lab.Root(), "k6", "rate-limit.js")
+)
+
+func TestComposeFileHoldsOneQuotaOverTwoGateways(t *testing.T) {
+	e := startEngine(t)
+	e.build(t, image{
+		name:     "traefik:v3.7.10",
+		programs: map[string]string{"/usr/local/bin/traefik": lab.TraefikBinary(t)},
+		changes:  []string{"ENV PATH=/usr/local/bin", `ENTRYPOINT ["/usr/local/bin/traefik"]`},
+	})
+	e.build(t, image{
+		name: "valkey/valkey:9.1.1-alpine3.24",
+		programs: map[string]string{
+			"/usr/local/bin/valkey-server": installed(t, "valkey-server"),
+			"/usr/local/bin/valkey-cli":    installed(t, "valkey-cli"),
+		},
+		changes: []string{"ENV PATH=/usr/local/bin"},
+	})
+	e.build(t, image{
+		name:     "gatequota/example-app",
+		programs: map[string]string{"/app": buildApplication(t)},
+		changes:  []string{`ENTRYPOINT ["/app"]`, "USER 65534:65534"},
+	})
+
+	tests := []struct {
+		mode              string
+		allowed, rejected int
+		keys              string // what the store holds of the run's client
+	}{
+		{"shared", 100, 150, "rate:apikey:{…}:window=250"},
+		{"local", 200, 50, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.mode, func(t *testing.T) {
+			p := &project{engine: e, env: []string{"RATE_LIMIT_MODE=" + test.mode}}
+			t.Cleanup(func() {
+				if t.Failed() {
+					logs, err := p.run(time.Minute, "logs", "--no-color", "--tail", "60")
+					t.Logf("the containers' logs (%v):\n%s", err, logs)
+				}
+				if _, err := p.run(2*time.Minute, "down", "--volumes", "--timeout", "5"); err != nil {
+					t.Error(err)
+				}
+				if n := e.containers(t); n != 0 {
+					t.Errorf("%d containers are left", n)
+				}
+			})
+			if _, err := p.run(3*time.Minute, "up", "--detach"); err != nil {
+				t.Fatal(err)
+			}
+
+			result := experiment(t, map[string]string{"MODE": test.mode})
+			for metric, want := range map[string]int{
+				"iterations": 250, "allowed": test.allowed, "rejected": test.rejected, "unexpected": 0,
+			} {
+				if got := result.Count(metric); got != want {
+					t.Errorf("%s is %d, want %d", metric, got, want)
+				}
+			}
+			for _, replica := range []string{"1", "2"} {
+				if result.Count("instance_requests{replica:"+replica+"}") == 0 {
+					t.Errorf("replica %s saw no request", replica)
+				}
+			}
+			if !result.Passed() {
+				t.Errorf("the script's thresholds did not hold: %+v", result.Thresholds)
+			}
+			if keys := stored(t, p); keys != test.keys {
+				t.Errorf("the store holds %q, want %q", keys, test.keys)
+			}
+		})
+	}
+}
+
+// experiment runs the k6 script with its defaults: the ports and limits are
+// those of the Compose file.
+func experiment(t *testing.T, env map[string]string) *k6run.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	var log bytes.Buffer
+	result, err := k6run.Run(ctx, k6run.Options{Script: k6Script, Env: env, Log: &log})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log.String())
+	}
+	var summary bytes.Buffer
+	if err := result.WriteSummary(&summary); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("\n%s%s", log.String(), summary.String())
+	return result
+}
+
+var storeKey = regexp.MustCompile(`^rate:apikey:\{[0-9a-f]{64}\}:[0-9]+$`)
+
+// stored says what the store holds of the client with the highest count, which
+// is the run's: the set-up's probes are clients that come once. It fails the
+// test for a key of another form, or one that would stay for ever.
+func stored(t *testing.T, p *project) string {
+	t.Helper()
+	const script = `local r = {} for _, k in ipairs(redis.call('KEYS', '*')) do ` +
+		`r[#r + 1] = k .. ' ' .. redis.call('GET', k) .. ' ' .. redis.call('TTL', k) end return r`
+	out, err := p.run(time.Minute, "exec", "-T", "valkey", "valkey-cli", "--raw", "-e", "EVAL", script, "0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	highest := 0
+	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
+		if line == "" {
+			continue
+		}
+		var key string
+		var count, ttl int
+		if _, err := fmt.Sscan(line, &key, &count, &ttl); err != nil {
+			t.Fatalf("reading %q: %v", line, err)
+		}
+		if !storeKey.MatchString(key) {
+			t.Errorf("the key %q has not the form that it should have", key)
+		}
+		if ttl < 0 || ttl > 60 {
+			t.Errorf("the key %q stays for %d s, in a window of 60", key, ttl)
+		}
+		highest = max(highest, count)
+	}
+	if highest == 0 {
+		return ""
+	}
+	return fmt.Sprintf("rate:apikey:{…}:window=%d", highest)
+}
+
+// The file is run by docker-compose 1.29 above; this is the reader of today's
+// `docker compose`.
+func TestComposeFileIsReadByTodaysCompose(t *testing.T) {
+	options, err := cli.NewProjectOptions([]string{composeFile},
+		cli.WithName("examples"), cli.WithProfiles([]string{"k6"}), cli.WithEnv([]string{"RATE_LIMIT_MAX=7"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	project, err := options.LoadProject(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := strings.Join(project.ServiceNames(), " ")
+	if names != "app gateway-a gateway-b k6 valkey" {
+		t.Errorf("services %q", names)
+	}
+	app := project.Services["app"]
+	if app.GetScale() != 2 {
+		t.Errorf("%d replicas of the application", app.GetScale())
+	}
+	for option, want := range map[string]string{"limit": "7", "window": "60s", "mode": "shared", "scope": "apikey"} {
+		label := "traefik.http.middlewares.quota.plugin.gatequota." + option
+		if got := app.Labels[label]; got != want {
+			t.Errorf("%s is %q, want %q", label, got, want)
+		}
+	}
+	if k6 := project.Services["k6"]; k6.Environment["LIMIT"] == nil || *k6.Environment["LIMIT"] != "7" {
+		t.Error("the script does not hear of the limit")
+	}
+}
+
+func installed(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatalf("%v (scripts/install-e2e.sh installs it)", err)
+	}
+	return path
+}
+
+// buildApplication builds the example's application as its Dockerfile does.
+func buildApplication(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "app")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", path, "main.go")
+	cmd.Dir = filepath.Join(lab.Root(), "examples", "app")
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building the application: %v\n%s", err, out)
+	}
+	return path
+}
