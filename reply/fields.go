@@ -149,6 +149,9 @@ func list(lines []string, name, own string) string {
 	if len(lines) == 0 {
 		return own
 	}
+	if len(lines) == 1 && own != "" && !strings.Contains(lines[0], name) && members.MatchString(lines[0]) {
+		return lines[0] + ", " + own // the usual case: nothing to take out
+	}
 	var kept []string
 	for _, line := range lines {
 		if !members.MatchString(line) {
