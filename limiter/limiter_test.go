@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"math/rand"
 	"os"
 	"reflect"
 	"strconv"
@@ -468,4 +469,71 @@ func TestManyAtOnceGetExactlyTheLimit(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Over any history of failures a client gets at most the limit from the store and,
+// besides, from each gateway at most the limit less what that gateway had seen when
+// it first had to decide alone.
+func TestExtraRequestsDuringFailuresAreBounded(t *testing.T) {
+	const limit, gateways = 20, 3
+	server := fakeStore(t)
+	storeTime.Store(start.Unix())
+	random := rand.New(rand.NewSource(3))
+	worst := 0
+	for round := 0; round < 100; round++ {
+		var ledger [gateways]*Limiter
+		for g := range ledger {
+			s := settings("bound "+strconv.Itoa(round), server)
+			s.Limit = limit
+			forget() // each gateway is a process of its own
+			ledger[g] = New(s, start)
+			ledger[g].store.probing.Store(true) // failing and coming back is up to the test
+		}
+		var shared, total int
+		var local, seen [gateways]int
+		for i := 0; i < 300; i++ {
+			switch random.Intn(20) {
+			case 0:
+				server.Refuse("OOM command not allowed")
+			case 1, 2:
+				server.Refuse("")
+				for g := range ledger {
+					ledger[g].store.health.Store(0)
+				}
+			}
+			g := random.Intn(gateways)
+			d, way := Take(ledger[g], "client", start)
+			switch {
+			case way == Shared:
+				if local[g] == 0 {
+					seen[g] = limit - int(d.Remaining)
+				}
+				if d.Allowed {
+					shared++
+				}
+			case d.Allowed:
+				local[g]++
+				if local[g] > limit-seen[g] {
+					t.Fatalf("round %d: gateway %d let %d pass after it had seen %d of %d", round, g, local[g], seen[g], limit)
+				}
+			}
+			if d.Allowed {
+				total++
+			}
+		}
+		if shared > limit {
+			t.Errorf("round %d: the store let %d pass, want at most %d", round, shared, limit)
+		}
+		if total > worst {
+			worst = total
+		}
+		server.Refuse("")
+		for g := range ledger {
+			resp.DropIdle(ledger[g].store.pool)
+		}
+	}
+	if worst > limit*(1+gateways) {
+		t.Errorf("a client got %d, want at most %d", worst, limit*(1+gateways))
+	}
+	t.Logf("the worst of 100 rounds: %d requests of one client, limit %d, %d gateways", worst, limit, gateways)
 }

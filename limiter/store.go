@@ -338,7 +338,7 @@ var advices = map[string]string{
 	"LOADING":     "it is starting",
 	"MASTERDOWN":  "it is a replica without its primary",
 	"BUSY":        "a script blocks it",
-	"OOM":         "its memory is full; raise maxmemory or set a maxmemory-policy",
+	"OOM":         "its memory is full; raise maxmemory",
 	"NOAUTH":      "it wants a password; set valkey.password",
 	"WRONGPASS":   "wrong valkey.username or valkey.password",
 	"NOPERM":      "check the rights of valkey.username",
