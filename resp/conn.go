@@ -42,8 +42,8 @@ type Conn struct {
 	raw net.Conn
 	in  *bufio.Reader
 
-	// ok says that the reply to the last command was read to its end and allows the
-	// connection to be used again. It is false from the moment a command is written.
+	// ok says that the connection may be used: see answered. It is false from the
+	// moment a command is written.
 	ok bool
 	// lost says that the connection broke by itself, as opposed to a timeout or a
 	// reply that we did not like.
@@ -64,18 +64,18 @@ func dialUntil(o *Options, deadline time.Time) (*Conn, error) {
 	dialer := net.Dialer{Deadline: deadline}
 	raw, err := dialer.Dial(o.Network, o.Address)
 	if err != nil {
-		return nil, dialError("connecting", err)
+		return nil, dialError(err)
 	}
 	c := &Conn{raw: raw, net: raw, ok: true}
 	if o.TLS != nil {
 		secured := tls.Client(raw, tlsFor(o))
 		if err := raw.SetDeadline(deadline); err != nil {
 			Close(c)
-			return nil, dialError("connecting", err)
+			return nil, dialError(err)
 		}
 		if err := secured.Handshake(); err != nil {
 			Close(c)
-			return nil, dialError("TLS handshake", err)
+			return nil, dialError(fmt.Errorf("TLS handshake: %w", err))
 		}
 		c.net = secured
 	}
@@ -117,7 +117,7 @@ func demandOK(c *Conn, o *Options, deadline time.Time, args ...string) error {
 	}
 	if reply.Kind == '-' {
 		word := Word(reply.Text)
-		if o.Password != "" && strings.Contains(word, o.Password) {
+		if o.Password != "" && (strings.Contains(word, o.Password) || strings.Contains(o.Password, word)) {
 			word = "a word that is not shown"
 		}
 		return fmt.Errorf("%w: %s answered with %s", ErrRefused, args[0], word)
@@ -125,21 +125,19 @@ func demandOK(c *Conn, o *Options, deadline time.Time, args ...string) error {
 	if reply.Kind != '+' || reply.Text != "OK" {
 		return fmt.Errorf("%s: %w: it is not OK", args[0], ErrProtocol)
 	}
-	// One answer to one question: with a second one behind it, all that follow
-	// would be taken for the answer to the question before.
-	if !reusable(c) {
+	if !c.ok {
 		return fmt.Errorf("%s: %w: more than one answer", args[0], ErrProtocol)
 	}
 	return nil
 }
 
 // dialError classes an error of the connect or the handshake.
-func dialError(doing string, err error) error {
+func dialError(err error) error {
 	var netErr net.Error
 	if errors.As(err, &netErr) && netErr.Timeout() {
-		return fmt.Errorf("%w: %s: %w", ErrDial, doing, ErrTimeout)
+		return fmt.Errorf("%w: %w: %w", ErrDial, ErrTimeout, err)
 	}
-	return fmt.Errorf("%w: %s: %w", ErrDial, doing, err)
+	return fmt.Errorf("%w: %w", ErrDial, err)
 }
 
 // Close closes the connection. A connection of a pool is given back with Release or
@@ -155,7 +153,7 @@ func Close(c *Conn) {
 // no more use.
 func Do(c *Conn, deadline time.Time, args ...string) (Reply, error) {
 	if !c.ok {
-		return Reply{}, usedAfterError()
+		return Reply{}, usedAgain()
 	}
 	c.ok = false
 	// On a connection that takes no deadline Write fails too.
@@ -167,12 +165,16 @@ func Do(c *Conn, deadline time.Time, args ...string) (Reply, error) {
 	if err != nil {
 		return Reply{}, broken(c, err)
 	}
-	c.ok = reply.Kind != '-' || !forbidsReuse(reply.Text)
+	if reply.Kind == '-' {
+		answered(c, reply.Text)
+	} else {
+		answered(c, "")
+	}
 	return reply, nil
 }
 
-func usedAfterError() error {
-	return fmt.Errorf("%w: it was used after an error", ErrLost)
+func usedAgain() error {
+	return fmt.Errorf("%w: it was given up before", ErrLost)
 }
 
 // broken classes an error that ended a command half-way.
@@ -187,11 +189,13 @@ func broken(c *Conn, err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// reusable is the one rule for using a connection again. Its default is no: the
-// last reply must have been read to its end, must not have forbidden it, and
-// nothing may have come behind it.
-func reusable(c *Conn) bool {
-	return c.ok && c.in.Buffered() == 0
+// answered is the one rule for using a connection again, and the default is no. It
+// is called when a reply has been read to its end; refusal is its error line, if it
+// was one. The connection stays in use unless the line forbids it, or something
+// came behind the reply: that would be taken for the answer to the next command,
+// and so on for ever.
+func answered(c *Conn, refusal string) {
+	c.ok = c.in.Buffered() == 0 && !forbidsReuse(refusal)
 }
 
 // forbidsReuse tells whether an error line says that this server cannot do the work

@@ -87,7 +87,7 @@ func TestDoReturnsEveryKindOfReply(t *testing.T) {
 		if w.writes != 1 || w.sets != 1 || w.out.String() != "*1\r\n$4\r\nPING\r\n" {
 			t.Errorf("%d writes, %d deadlines, %q written", w.writes, w.sets, w.out.String())
 		}
-		if !reusable(c) {
+		if !c.ok {
 			t.Errorf("%q: not reusable", test.wire)
 		}
 	}
@@ -99,7 +99,7 @@ func TestNothingIsSentAfterAnError(t *testing.T) {
 		if reply, err := Do(c, soon(), "PING"); err == nil {
 			t.Errorf("%q: got %+v", answer, reply)
 		}
-		if reusable(c) {
+		if c.ok {
 			t.Errorf("%q: reusable", answer)
 		}
 		_, err := Do(c, soon(), "PING")
@@ -138,7 +138,7 @@ func TestReuseByTheLastAnswer(t *testing.T) {
 		if _, err := Do(c, soon(), "PING"); err != nil {
 			t.Errorf("%q: %v", test.answer, err)
 		}
-		if got := reusable(c); got != test.want {
+		if got := c.ok; got != test.want {
 			t.Errorf("%q: reusable after Do is %v", test.answer, got)
 		}
 		if test.answer[0] == '+' {
@@ -148,7 +148,7 @@ func TestReuseByTheLastAnswer(t *testing.T) {
 		if _, _, err := Eval(c, soon(), NewScript("x"), "k", nil); err != nil {
 			t.Errorf("%q: %v", test.answer, err)
 		}
-		if got := reusable(c); got != test.want {
+		if got := c.ok; got != test.want {
 			t.Errorf("%q: reusable after Eval is %v", test.answer, got)
 		}
 	}
@@ -218,6 +218,7 @@ func TestOpeningNeverShowsThePassword(t *testing.T) {
 		"-ERR AUTH hunter2\r\n",
 		"-hunter2 is wrong\r\n",
 		"-'hunter2'\r\n",
+		"-hun ter2\r\n",
 		"+hunter2\r\n",
 		"$7\r\nhunter2\r\n",
 		"*2\r\n$4\r\nAUTH\r\n$7\r\nhunter2\r\n",
@@ -236,7 +237,7 @@ func TestOpeningNeverShowsThePassword(t *testing.T) {
 			Close(c)
 			continue
 		}
-		if strings.Contains(fmt.Sprintf("%v %+v %#v", err, err, err), "hunter2") {
+		if text := fmt.Sprintf("%v %+v %#v", err, err, err); strings.Contains(text, "hun") || strings.Contains(text, "ter2") {
 			t.Errorf("%q: %v", answer, err)
 		}
 	}

@@ -129,11 +129,12 @@ func dialInBackground(p *Pool) {
 		}
 	}()
 	deadline := time.Now().Add(p.o.DialTimeout)
-	c, err := dialUntil(p.o, deadline)
+	var err error
+	c, err = dialUntil(p.o, deadline)
 	if err == nil && p.opened != nil {
 		err = p.opened(c, deadline)
 	}
-	if err == nil && !reusable(c) {
+	if err == nil && !c.ok {
 		err = fmt.Errorf("%w: the answers to the opening were not read", ErrProtocol)
 	}
 	if err != nil && c != nil {
@@ -186,7 +187,7 @@ func handOver(p *Pool, c *Conn) {
 // oldest waiter first, and closed otherwise. If it was lost, the idle ones are
 // closed with it: they lead to the same server, which is gone or was restarted.
 func Release(p *Pool, c *Conn) {
-	if !c.ok || c.in.Buffered() != 0 {
+	if !c.ok {
 		Discard(p, c)
 		return
 	}
@@ -240,7 +241,7 @@ func startTimer(p *Pool) {
 
 // beat closes the connections that were idle for a whole beat of the timer, which
 // is between a half and the whole of idleTime, and lets the timer go on while there
-// are others.
+// are others. The list is in order of age, so the old ones come first.
 func beat(p *Pool) {
 	p.mu.Lock()
 	p.tick++

@@ -187,6 +187,7 @@ func FuzzReadReply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		r := reader(string(wire) + "N")
 		got, err := readReply(r)
+		sameByEval(t, string(wire), got, err)
 		if err != nil {
 			if !errors.Is(err, ErrProtocol) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Fatalf("an error of no kind: %v", err)
@@ -205,4 +206,26 @@ func FuzzReadReply(f *testing.F) {
 			t.Fatalf("byte by byte %q reads as %+v, %v", wire, again, err)
 		}
 	})
+}
+
+// sameByEval compares what Eval makes of a reply, by its straight path, with what
+// readReply made of it.
+func sameByEval(t *testing.T, wire string, reply Reply, readErr error) {
+	c, _ := connOn(wire)
+	n, refusal, err := Eval(c, soon(), counting, "k", nil)
+	switch {
+	case readErr == nil && reply.Kind == '-' && Word(reply.Text) == "NOSCRIPT":
+	case readErr == nil && reply.Kind == ':':
+		if n != reply.Int || refusal != "" || err != nil {
+			t.Fatalf("%q: Eval gives %d, %q, %v", wire, n, refusal, err)
+		}
+	case readErr == nil && reply.Kind == '-':
+		if n != 0 || refusal != reply.Text || err != nil {
+			t.Fatalf("%q: Eval gives %d, %q, %v", wire, n, refusal, err)
+		}
+	case n != 0 || refusal != "" || c.ok:
+		t.Fatalf("%q: Eval gives %d, %q, and the connection is used again: %v", wire, n, refusal, c.ok)
+	case !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrLost):
+		t.Fatalf("%q: Eval gives %v", wire, err)
+	}
 }

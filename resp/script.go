@@ -57,7 +57,7 @@ func prefix(s *Script, n int) string {
 // of strings less than one append.
 func Eval(c *Conn, deadline time.Time, s *Script, key string, args []string) (n int64, refusal string, err error) {
 	if !c.ok {
-		return 0, "", usedAfterError()
+		return 0, "", usedAgain()
 	}
 	text := ""
 	if len(args) < len(s.prefixes) {
@@ -90,14 +90,14 @@ func Eval(c *Conn, deadline time.Time, s *Script, key string, args []string) (n 
 		if end := len(line) - 2; line[end] == '\r' {
 			n, err = strconv.ParseInt(string(line[1:end]), 10, 64)
 			if err == nil {
-				c.ok = true
+				c.ok = c.in.Buffered() == 0 // as answered does
 				return n, "", nil
 			}
 			return 0, "", fmt.Errorf("%w: an integer that is none", ErrProtocol)
 		}
 	}
 	refusal, err = refused(c, line, err)
-	if err == nil && Word(refusal) == "NOSCRIPT" && reusable(c) {
+	if err == nil && c.ok && Word(refusal) == "NOSCRIPT" {
 		return evalBody(c, deadline, s, key, args)
 	}
 	return 0, refusal, err
@@ -119,7 +119,7 @@ func refused(c *Conn, line []byte, readErr error) (refusal string, err error) {
 	if kind != '-' {
 		return "", fmt.Errorf("%w: a script answered with type %q", ErrProtocol, kind)
 	}
-	c.ok = !forbidsReuse(text)
+	answered(c, text)
 	return text, nil
 }
 

@@ -61,7 +61,7 @@ func TestEvalSendsTheBodyAfterNoscriptOnly(t *testing.T) {
 		c, w := connOn(word + ":42\r\n")
 		w.in = &stepwise{parts: []string{word, ":42\r\n"}}
 		n, refusal, err := Eval(c, soon(), s, "k", []string{"7"})
-		if n != 42 || refusal != "" || err != nil || !reusable(c) {
+		if n != 42 || refusal != "" || err != nil || !c.ok {
 			t.Errorf("%q: got %d, %q, %v", word, n, refusal, err)
 		}
 		if w.writes != 2 || !strings.HasSuffix(w.out.String(), body) {
@@ -74,7 +74,7 @@ func TestEvalSendsTheBodyAfterNoscriptOnly(t *testing.T) {
 		c, w := connOn("")
 		w.in = &stepwise{parts: []string{noscript, "-" + line + "\r\n"}}
 		n, refusal, err := Eval(c, soon(), s, "k", []string{"7"})
-		if n != 0 || refusal != line || err != nil || w.writes != 2 || !reusable(c) {
+		if n != 0 || refusal != line || err != nil || w.writes != 2 || !c.ok {
 			t.Errorf("%q after the body: got %d, %q, %v, %d writes", line, n, refusal, err, w.writes)
 		}
 	}
@@ -83,7 +83,7 @@ func TestEvalSendsTheBodyAfterNoscriptOnly(t *testing.T) {
 		w.in = &stepwise{parts: []string{noscript, reply}}
 		_, _, err := Eval(c, soon(), s, "k", []string{"7"})
 		demand(t, err, ErrProtocol)
-		if reusable(c) {
+		if c.ok {
 			t.Errorf("%q: reusable", reply)
 		}
 	}
@@ -129,7 +129,7 @@ func TestEvalReplies(t *testing.T) {
 	} {
 		c, _ := connOn(test.answer)
 		n, refusal, err := Eval(c, soon(), s, "k", nil)
-		if n != test.n || refusal != test.refusal || err != nil || !reusable(c) {
+		if n != test.n || refusal != test.refusal || err != nil || !c.ok {
 			t.Errorf("%q: got %d, %q, %v", test.answer, n, refusal, err)
 		}
 	}
@@ -140,24 +140,24 @@ func TestEvalReplies(t *testing.T) {
 		c, _ := connOn(test.wire)
 		n, refusal, err := Eval(c, soon(), s, "k", nil)
 		demand(t, err, ErrProtocol)
-		if n != 0 || refusal != "" || reusable(c) {
-			t.Errorf("%q: got %d, %q, %v", test.wire, n, refusal, reusable(c))
+		if n != 0 || refusal != "" || c.ok {
+			t.Errorf("%q: got %d, %q, %v", test.wire, n, refusal, c.ok)
 		}
 	}
 	for _, wire := range malformed {
 		c, _ := connOn(wire)
 		n, refusal, err := Eval(c, soon(), s, "k", nil)
 		demand(t, err, ErrProtocol)
-		if n != 0 || refusal != "" || reusable(c) {
-			t.Errorf("%.60q: got %d, %q, %v", wire, n, refusal, reusable(c))
+		if n != 0 || refusal != "" || c.ok {
+			t.Errorf("%.60q: got %d, %q, %v", wire, n, refusal, c.ok)
 		}
 	}
 	for _, wire := range []string{"", ":", ":1", ":1\r", "-ERR", "-ERR\r"} {
 		c, _ := connOn(wire)
 		n, refusal, err := Eval(c, soon(), s, "k", nil)
 		demand(t, err, ErrLost)
-		if n != 0 || refusal != "" || reusable(c) || !c.lost {
-			t.Errorf("%q: got %d, %q, %v", wire, n, refusal, reusable(c))
+		if n != 0 || refusal != "" || c.ok || !c.lost {
+			t.Errorf("%q: got %d, %q, %v", wire, n, refusal, c.ok)
 		}
 	}
 }
@@ -184,7 +184,7 @@ func TestEvalOverFragments(t *testing.T) {
 		t.Errorf("got %d, %q, %v", n, refusal, err)
 	}
 	reply, err := Do(c, soon(), "TIME")
-	if err != nil || len(reply.Array) != 2 || !reusable(c) {
+	if err != nil || len(reply.Array) != 2 || !c.ok {
 		t.Errorf("TIME: %+v, %v", reply, err)
 	}
 }
@@ -214,6 +214,25 @@ func TestEvalAfterTheScriptCacheWasLost(t *testing.T) {
 	}
 }
 
+// A connection that its owner keeps over several calls is given up as soon as the
+// answers no longer match the questions.
+func TestEvalNeverTakesTheAnswerToAnotherCall(t *testing.T) {
+	script := NewScript(answer42)
+	for _, answers := range []string{":1\r\n:2\r\n", "-ERR no\r\n:2\r\n", ":1\r\n:"} {
+		c, w := connOn(answers)
+		if _, _, err := Eval(c, soon(), script, "k", nil); err != nil {
+			t.Errorf("%q: %v", answers, err)
+		}
+		n, refusal, err := Eval(c, soon(), script, "k", nil)
+		demand(t, err, ErrLost)
+		_, err = Do(c, soon(), "TIME")
+		demand(t, err, ErrLost)
+		if n != 0 || refusal != "" || w.writes != 1 {
+			t.Errorf("%q: got %d, %q after %d writes", answers, n, refusal, w.writes)
+		}
+	}
+}
+
 func TestEvalTimeout(t *testing.T) {
 	s := fakevalkey.Start(t, fakevalkey.Config{})
 	for name, behaviour := range map[string]fakevalkey.Behaviour{
@@ -229,8 +248,8 @@ func TestEvalTimeout(t *testing.T) {
 		}
 		n, refusal, err := Eval(c, time.Now().Add(30*time.Millisecond), NewScript("x"), "k", []string{"1", "60"})
 		demand(t, err, ErrTimeout)
-		if n != 0 || refusal != "" || reusable(c) || c.lost {
-			t.Errorf("%s: got %d, %q, reusable %v, lost %v", name, n, refusal, reusable(c), c.lost)
+		if n != 0 || refusal != "" || c.ok || c.lost {
+			t.Errorf("%s: got %d, %q, reusable %v, lost %v", name, n, refusal, c.ok, c.lost)
 		}
 		Close(c)
 	}
@@ -246,8 +265,8 @@ func TestEvalLost(t *testing.T) {
 		}
 		n, refusal, err := Eval(c, soon(), NewScript("x"), "k", []string{"1", "60"})
 		demand(t, err, ErrLost)
-		if n != 0 || refusal != "" || reusable(c) || !c.lost {
-			t.Errorf("closed after %d bytes: got %d, %q, reusable %v, lost %v", closeAfter, n, refusal, reusable(c), c.lost)
+		if n != 0 || refusal != "" || c.ok || !c.lost {
+			t.Errorf("closed after %d bytes: got %d, %q, reusable %v, lost %v", closeAfter, n, refusal, c.ok, c.lost)
 		}
 		Close(c)
 	}
