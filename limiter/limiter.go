@@ -92,42 +92,37 @@ func New(s *Settings, now time.Time) *Limiter {
 // counted; for Open and Closed the decision says no more than Allowed and
 // RetryAfter.
 func Take(l *Limiter, client string, now time.Time) (window.Decision, string) {
-	if l.store == nil {
-		return takeLocal(l, client, now.Unix()), Local
-	}
-	c := &call{limiter: l, client: client, now: now}
-	if l.store.health.Load() < away {
-		askStore(c)
-		if c.answered {
-			t := l.table
-			t.mu.Lock()
-			t.used = true
-			window.FixedRaise(t.counts, client, c.window, c.count)
-			t.mu.Unlock()
-			return window.FixedDecide(c.count, l.limit, c.left), Shared
-		}
-	} else {
-		passBy(l.store)
-	}
-	switch l.onStoreFailure {
-	case Open:
-		return window.Decision{Allowed: true}, Open
-	case Closed:
-		return window.Decision{RetryAfter: untilProbe(l.store, now)}, Closed
-	}
-	return takeLocal(l, client, now.Add(time.Duration(l.store.offset.Load())).Unix()), Local
-}
-
-// takeLocal counts a request in this gateway's memory. unix is the time in
-// seconds.
-func takeLocal(l *Limiter, client string, unix int64) window.Decision {
-	id, left := window.FixedAt(unix, l.window)
 	t := l.table
+	unix := int64(0)
+	if l.store == nil {
+		unix = now.Unix()
+	} else {
+		if l.store.health.Load() < away {
+			c := &call{limiter: l, client: client, now: now}
+			askStore(c)
+			if c.answered {
+				t.mu.Lock()
+				t.used = true
+				window.FixedRaise(t.counts, client, c.window, c.count)
+				t.mu.Unlock()
+				return window.FixedDecide(c.count, l.limit, c.left), Shared
+			}
+		} else {
+			passBy(l.store)
+		}
+		if l.onStoreFailure == Open {
+			return window.Decision{Allowed: true}, Open
+		}
+		if l.onStoreFailure == Closed {
+			return window.Decision{RetryAfter: untilProbe(l.store, now)}, Closed
+		}
+		unix = (now.UnixNano() + l.store.offset.Load()) / int64(time.Second)
+	}
 	t.mu.Lock()
 	t.used = true
-	count := window.FixedAdd(t.counts, client, id, 1)
+	decision := window.FixedTake(t.counts, client, unix, l.window, l.limit)
 	t.mu.Unlock()
-	return window.FixedDecide(count, l.limit, left)
+	return decision, Local
 }
 
 // A call is one request's turn at the store.

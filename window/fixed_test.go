@@ -43,6 +43,12 @@ func TestFixedDecide(t *testing.T) {
 	}
 }
 
+// add counts a request of a client in a window of one second and returns the
+// count with it.
+func add(c *FixedCounts, client string, id int64) int64 {
+	return MaxCount - FixedTake(c, client, id, 1, MaxCount).Remaining
+}
+
 // A step adds one request to a client's count in a window, or raises the count.
 type step struct {
 	client string
@@ -87,8 +93,8 @@ func TestFixedCountsStepByStep(t *testing.T) {
 				FixedRaise(c, s.client, s.id, s.raise)
 				continue
 			}
-			if got := FixedAdd(c, s.client, s.id, 1); got != s.want {
-				t.Errorf("%s: step %d: FixedAdd(%q, %d) = %d, want %d", name, i, s.client, s.id, got, s.want)
+			if got := add(c, s.client, s.id); got != s.want {
+				t.Errorf("%s: step %d: the count of %q in window %d is %d, want %d", name, i, s.client, s.id, got, s.want)
 			}
 		}
 	}
@@ -101,7 +107,7 @@ func TestFixedCountsStayWithinTheirBound(t *testing.T) {
 		id := int64(1000 + i/500 - random.Intn(3))
 		client := strconv.Itoa(random.Intn(5000))
 		if random.Intn(2) == 0 {
-			FixedAdd(c, client, id, 1)
+			add(c, client, id)
 		} else {
 			FixedRaise(c, client, id, int64(random.Intn(10)+1))
 		}
@@ -115,7 +121,7 @@ func TestFixedCountsStayWithinTheirBound(t *testing.T) {
 	}
 	one := NewFixedCounts(1)
 	for i := 0; i < 10; i++ {
-		if got := FixedAdd(one, strconv.Itoa(i), int64(i/2), 1); got != 1 || FixedLen(one) != 1 {
+		if got := add(one, strconv.Itoa(i), int64(i/2)); got != 1 || FixedLen(one) != 1 {
 			t.Fatalf("client %d: count %d of %d clients, want 1 of 1", i, got, FixedLen(one))
 		}
 	}
@@ -124,13 +130,13 @@ func TestFixedCountsStayWithinTheirBound(t *testing.T) {
 func TestEvictionSparesClientsAtTheirLimit(t *testing.T) {
 	c := NewFixedCounts(1000)
 	for i := 0; i < 10; i++ {
-		FixedAdd(c, "busy"+strconv.Itoa(i), 7, 100)
+		FixedRaise(c, "busy"+strconv.Itoa(i), 7, 100)
 	}
 	for i := 0; i < 100000; i++ {
-		FixedAdd(c, strconv.Itoa(i), 7, 1)
+		add(c, strconv.Itoa(i), 7)
 	}
 	for i := 0; i < 10; i++ {
-		if got := FixedAdd(c, "busy"+strconv.Itoa(i), 7, 1); got != 101 {
+		if got := add(c, "busy"+strconv.Itoa(i), 7); got != 101 {
 			t.Errorf("busy client %d has count %d after a crowd of newcomers, want 101", i, got)
 		}
 	}
@@ -139,13 +145,13 @@ func TestEvictionSparesClientsAtTheirLimit(t *testing.T) {
 func TestEvictionTakesAnEndedWindowFirst(t *testing.T) {
 	c := NewFixedCounts(100)
 	for i := 0; i < 50; i++ {
-		FixedAdd(c, "old"+strconv.Itoa(i), 7, 100)
+		FixedRaise(c, "old"+strconv.Itoa(i), 7, 100)
 	}
 	for i := 0; i < 100; i++ {
-		FixedAdd(c, "new"+strconv.Itoa(i), 8, 1)
+		add(c, "new"+strconv.Itoa(i), 8)
 	}
 	for i := 0; i < 100; i++ {
-		if got := FixedAdd(c, "new"+strconv.Itoa(i), 8, 1); got != 2 {
+		if got := add(c, "new"+strconv.Itoa(i), 8); got != 2 {
 			t.Fatalf("client %d of the running window has count %d, want 2", i, got)
 		}
 	}
@@ -168,7 +174,7 @@ func TestFixedCountsAgreeWithALog(t *testing.T) {
 		client := strconv.Itoa(random.Intn(20))
 		key := client + ":" + strconv.FormatInt(id, 10)
 		log[key]++
-		if got := FixedAdd(c, client, id, 1); got != log[key] {
+		if got := add(c, client, id); got != log[key] {
 			t.Fatalf("step %d: client %s has count %d in window %d, want %d", i, client, got, id, log[key])
 		}
 	}
