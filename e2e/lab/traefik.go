@@ -155,8 +155,14 @@ func (tr *Traefik) write(dynamic string) {
 
 func (tr *Traefik) marker() string { return "/lab-generation-" + strconv.Itoa(tr.generation) }
 
+// inForce tells whether the entry point follows the newest configuration of
+// each provider.
 func (tr *Traefik) inForce() bool {
-	resp, err := http.Get(tr.URL + tr.marker())
+	return found(tr.URL+tr.marker()) && (tr.options.Docker == "" || found(tr.URL+labelsMarker))
+}
+
+func found(url string) bool {
+	resp, err := http.Get(url)
 	if err != nil {
 		return false
 	}
