@@ -1,5 +1,7 @@
-// Package compose runs the Compose file of the examples under a real Docker
-// engine, and holds the reference experiment against it. The file is used as it
+// Package compose holds the examples against the real thing: the files for
+// Traefik and Kubernetes are loaded by a real Traefik, and the Compose file runs
+// under a real Docker
+// engine, with the reference experiment against it. The Compose file is used as it
 // is; only the images are made here, out of this machine's programs, under the
 // names that the file uses.
 package compose_test
@@ -50,10 +52,11 @@ func TestComposeFileHoldsOneQuotaOverTwoGateways(t *testing.T) {
 	tests := []struct {
 		mode              string
 		allowed, rejected int
-		keys              string // what the store holds of the run's client
+		least, most       int // the store's count of the run's client
 	}{
-		{"shared", 100, 150, "rate:apikey:{…}:window=250"},
-		{"local", 200, 50, ""},
+		// Refusals may be counted, or answered without asking the store.
+		{"shared", 100, 150, 100, 250},
+		{"local", 200, 50, 0, 0},
 	}
 	for _, test := range tests {
 		t.Run(test.mode, func(t *testing.T) {
@@ -90,8 +93,8 @@ func TestComposeFileHoldsOneQuotaOverTwoGateways(t *testing.T) {
 			if !result.Passed() {
 				t.Errorf("the script's thresholds did not hold: %+v", result.Thresholds)
 			}
-			if keys := stored(t, p); keys != test.keys {
-				t.Errorf("the store holds %q, want %q", keys, test.keys)
+			if count := highestCount(t, p); count < test.least || count > test.most {
+				t.Errorf("the store counted %d, want %d to %d", count, test.least, test.most)
 			}
 		})
 	}
@@ -118,10 +121,10 @@ func experiment(t *testing.T, env map[string]string) *k6run.Result {
 
 var storeKey = regexp.MustCompile(`^rate:apikey:\{[0-9a-f]{64}\}:[0-9]+$`)
 
-// stored says what the store holds of the client with the highest count, which
-// is the run's: the set-up's probes are clients that come once. It fails the
-// test for a key of another form, or one that would stay for ever.
-func stored(t *testing.T, p *project) string {
+// highestCount returns the highest count in the store, 0 when it is empty. It
+// is the run's client's: those of the set-up come once. A key of another form, or
+// one that would stay for ever, fails the test.
+func highestCount(t *testing.T, p *project) int {
 	t.Helper()
 	const script = `local r = {} for _, k in ipairs(redis.call('KEYS', '*')) do ` +
 		`r[#r + 1] = k .. ' ' .. redis.call('GET', k) .. ' ' .. redis.call('TTL', k) end return r`
@@ -147,10 +150,7 @@ func stored(t *testing.T, p *project) string {
 		}
 		highest = max(highest, count)
 	}
-	if highest == 0 {
-		return ""
-	}
-	return fmt.Sprintf("rate:apikey:{…}:window=%d", highest)
+	return highest
 }
 
 // The file is run by docker-compose 1.29 above; this is the reader of today's
