@@ -1,9 +1,8 @@
 // Package compose holds the examples against the real thing: the files for
 // Traefik and Kubernetes are loaded by a real Traefik, and the Compose file runs
-// under a real Docker
-// engine, with the reference experiment against it. The Compose file is used as it
-// is; only the images are made here, out of this machine's programs, under the
-// names that the file uses.
+// under a real Docker engine, with the reference experiment against it. The
+// Compose file is used as it is; only the images are made here, out of this
+// machine's programs, under the names that the file uses.
 package compose_test
 
 import (
