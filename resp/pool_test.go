@@ -534,3 +534,75 @@ func TestDropIdleLeavesWhatIsInUse(t *testing.T) {
 	Release(p, c)
 	wantStats(t, p, 1, 1)
 }
+
+// Whatever happens to the connections, each caller gets the answer to its own call
+// or none. Every key counts in a range of its own, so that an answer that went
+// astray is seen.
+func TestAnswersNeverCrossWhileConnectionsFail(t *testing.T) {
+	const callers, rounds, span = 16, 60, 1000000
+	s := fakevalkey.Start(t, fakevalkey.Config{})
+	for i := 0; i < callers; i++ {
+		s.SetCount(fmt.Sprintf("key-%d", i), int64(i*span), 0)
+	}
+	p := NewPool(optionsFor(s), 4, time.Hour, nil)
+	var group sync.WaitGroup
+	done := make(chan struct{})
+	answers := make([]int, callers)
+	for i := 0; i < callers; i++ {
+		i := i
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			key, last, lost := fmt.Sprintf("key-%d", i), int64(i*span), int64(0)
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				c, err := Acquire(p, soon())
+				if err != nil {
+					continue // every connection was closed while it waited
+				}
+				n, refusal, err := Eval(c, time.Now().Add(5*time.Millisecond), counting, key, []string{"1", "60"})
+				Release(p, c)
+				if err != nil {
+					lost++
+					continue
+				}
+				answers[i]++
+				// A lost call may be carried out at any later time, but once.
+				if most := int64(i*span+answers[i]) + lost; n <= last || n > most || refusal != "" {
+					t.Errorf("%s: got %d, %q, after %d and at most %d", key, n, refusal, last, most)
+				}
+				last = n
+			}
+		}()
+	}
+	for round := 0; round < rounds; round++ {
+		time.Sleep(4 * time.Millisecond)
+		switch round % 3 {
+		case 0:
+			s.Pause()
+		case 1:
+			s.Resume()
+		case 2:
+			s.CloseConnections()
+		}
+	}
+	close(done)
+	group.Wait()
+	for i, n := range answers {
+		if counted := s.Count(fmt.Sprintf("key-%d", i)) - int64(i*span); counted < int64(n) || n == 0 {
+			t.Errorf("key-%d: %d calls were answered, %d counted", i, n, counted)
+		}
+	}
+	if open, _ := Stats(p); open > 4 {
+		t.Errorf("%d open at the end", open)
+	}
+	eventually(t, "all connections are closed", func() bool {
+		DropIdle(p) // a dial may still be under way
+		open, _ := Stats(p)
+		return open == 0 && s.Open() == 0
+	})
+}
