@@ -49,7 +49,7 @@ var snippets = []struct {
 		func (t T) f(int, string) {}`, "parameter parameter"},
 	{"literal's parameter without a name", `var f = func(int) {}`, "parameter"},
 	{"receiver without a name", `type T struct{}
-		func (T) f() {}`, "parameter"},
+		func (T) f() {}`, ""},
 	{"blank parameters", `type T struct{}
 		func (_ T) f(_ int, _ ...string) {}
 		var g = func(_ int) {}`, ""},

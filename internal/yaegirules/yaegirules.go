@@ -7,7 +7,8 @@
 //   - select: the cases of a select statement are shared by all goroutines that run
 //     it, so that one gets what another received, or the process panics.
 //   - receive: a case that receives with a second result from a field hangs.
-//   - parameter: a function with a parameter without a name panics when called.
+//   - parameter: a function with a parameter without a name panics when called. (A
+//     receiver needs none.)
 //   - defer: a deferred call deadlocks when it runs a function literal that the same
 //     function made, be it the callee, an argument, or used by a deferred literal.
 //     (A deferred literal that uses none is fine.)
@@ -338,9 +339,6 @@ func (c *checker) visit(node ast.Node) bool {
 		c.receive(node)
 	case *ast.FuncDecl:
 		c.parameters(node.Type)
-		if node.Recv != nil && len(node.Recv.List[0].Names) == 0 {
-			c.report(node.Recv.Pos(), "parameter", "a receiver without a name; write _")
-		}
 	case *ast.FuncLit:
 		c.parameters(node.Type)
 	case *ast.DeferStmt:
