@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"io"
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"gopkg.in/yaml.v3"
+)
+
+func TestSpread(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		figures []float64
+		want    spread
+	}{
+		{[]float64{3}, spread{3, 3, 3}},
+		{[]float64{5, 1}, spread{3, 1, 5}},
+		{[]float64{9, 1, 2}, spread{2, 1, 9}},
+		{[]float64{8, 1, 4, 2}, spread{3, 1, 8}},
+	} {
+		if got := spreadOf(tt.figures); got != tt.want {
+			t.Errorf("%v: %v, want %v", tt.figures, got, tt.want)
+		}
+	}
+}
+
+// rates returns what a route may have got, a second each.
+func rates(requests ...int64) *result {
+	r := &result{}
+	for _, n := range requests {
+		r.loads = append(r.loads, load{Requests: n, Microseconds: 1e6, P50: 1000, P95: 2500, P99: 4000})
+	}
+	return r
+}
+
+func TestRatioComparesWithinARound(t *testing.T) {
+	t.Parallel()
+	// The medians are equal, and yet it is twice as fast in most rounds.
+	got := ratio(rates(100, 400, 200), rates(200, 200, 100))
+	if want := (spread{2, 0.5, 2}); got != want {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestParseWrk(t *testing.T) {
+	t.Parallel()
+	out := "Running 3s test\n  1234 requests in 3.00s\n\nRESULT {\"requests\":300,\"microseconds\":1500000,\"refused\":2,\"failed\":1,\"p50\":10,\"p95\":20,\"p99\":30}\n"
+	got, err := parseWrk([]byte(out))
+	if want := (load{300, 1500000, 2, 1, 10, 20, 30}); err != nil || got != want {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	if got.perSecond() != 200 {
+		t.Errorf("%v a second", got.perSecond())
+	}
+	for _, bad := range []string{"", "unable to connect", "RESULT {", "RESULT {\"requests\":0,\"microseconds\":1}"} {
+		if _, err := parseWrk([]byte(bad)); err == nil {
+			t.Errorf("%q is taken for a result", bad)
+		}
+	}
+}
+
+func TestWrongAnswersAreNoMeasurement(t *testing.T) {
+	t.Parallel()
+	allowed, refused := route{name: "a"}, route{name: "r", refused: true}
+	for _, tt := range []struct {
+		route route
+		load  load
+		ok    bool
+	}{
+		{allowed, load{Requests: 10}, true},
+		{allowed, load{Requests: 10, Refused: 1}, false},
+		{allowed, load{Requests: 10, Failed: 1}, false},
+		{refused, load{Requests: 10, Refused: 10}, true},
+		{refused, load{Requests: 10, Refused: 8}, true},
+		{refused, load{Requests: 10, Refused: 7}, false},
+		{refused, load{Requests: 10}, false},
+	} {
+		if err := tt.load.problem(tt.route); (err == nil) != tt.ok {
+			t.Errorf("%s %+v: %v", tt.route.name, tt.load, err)
+		}
+	}
+}
+
+func TestParseCommands(t *testing.T) {
+	t.Parallel()
+	info := "# Commandstats\r\ncmdstat_evalsha:calls=100,usec=1,usec_per_call=0.1,rejected_calls=0,failed_calls=1\r\n" +
+		"cmdstat_eval:calls=2,usec=1\r\ncmdstat_incrby:calls=101,usec=1\r\ncmdstat_config|get:calls=3,usec=1\r\ncmdstat_info:calls=50,usec=1\r\n"
+	if got, want := parseCommands(info), (work{scripts: 102, commands: 206}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestEachRouteIsConfigured(t *testing.T) {
+	t.Parallel()
+	var got struct {
+		HTTP struct {
+			Routers map[string]struct {
+				Rule        string
+				Middlewares []string
+			}
+			Middlewares map[string]map[string]any
+		}
+	}
+	if err := yaml.Unmarshal([]byte(configuration(t, "127.0.0.1:1", []string{"http://127.0.0.1:2"})), &got); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, r := range routes {
+		names[r.name] = true
+		router := got.HTTP.Routers[r.name]
+		if router.Rule != "Path(`/"+r.name+"`)" {
+			t.Errorf("%s: rule %q", r.name, router.Rule)
+		}
+		if r.name == "none" {
+			if len(router.Middlewares) != 0 {
+				t.Errorf("none has middlewares: %q", router.Middlewares)
+			}
+			continue
+		}
+		kind := "rateLimit"
+		if r.own {
+			kind = "plugin"
+		}
+		if len(router.Middlewares) != 1 || got.HTTP.Middlewares[router.Middlewares[0]][kind] == nil {
+			t.Errorf("%s has no %s: %q", r.name, kind, router.Middlewares)
+		}
+		if r.own != (r.against != "") || r.own && !names[r.against] {
+			t.Errorf("%s is compared with %q, which must stand before it", r.name, r.against)
+		}
+	}
+}
+
+// made returns a report out of made-up figures.
+func made() *report {
+	r := &report{
+		about: about{date: "2000-01-02", cpu: "A <CPU>", cores: 2, memory: "4 GiB", system: "Linux", load: "0.10 0.20 0.30",
+			traefik: "3.0.0", valkey: "8.0.0", wrk: "4.0", golang: "1.0"},
+		plan:    plan{rounds: 3, duration: 3 * time.Second, connections: 32},
+		results: map[string]*result{},
+	}
+	for i, route := range routes {
+		n := int64(1000 * (i + 1))
+		r.results[route.name] = rates(n, n+100, n+200)
+	}
+	r.results["shared-allowed"].scripts = 15300
+	return r
+}
+
+func TestPrintedRatios(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	made().print(&out)
+	lines := regexp.MustCompile(`(?m)^ratio (\S+) \d+\.\d{3} \d+\.\d{3} \d+\.\d{3}$`).FindAllStringSubmatch(out.String(), -1)
+	if len(lines) != 4 {
+		t.Fatalf("%d ratios\n%s", len(lines), &out)
+	}
+	if !strings.Contains(out.String(), "ratio local-allowed 1.476 1.455 1.500\n") {
+		t.Errorf("%s", &out)
+	}
+	if !regexp.MustCompile(`(?m)^shared-allowed +5100 +5000 +5200 +1\.00 +2\.50 +4\.00 +1\.00 +0\.00$`).Match(out.Bytes()) {
+		t.Errorf("%s", &out)
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	t.Parallel()
+	text := made().markdown()
+	for _, want := range []string{
+		"| mode local | rateLimit, in memory | allowed | **1.48** | 1.45 | 1.50 |\n",
+		"| Gatequota, mode shared | allowed | 5100 | 5000 to 5200 | 1.00 | 2.50 | 4.00 | 1.00 | 0.00 |\n",
+		"Medians of 3 rounds.",
+		"On 2000-01-02,",
+		"2 cores, 4 GiB",
+		"0.10 0.20 0.30",
+		"`wrk -t1 -c32 -d3s`",
+		"Traefik 3.0.0",
+		"Valkey 8.0.0",
+		"(performance.svg)",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestPictureShowsEachRoute(t *testing.T) {
+	t.Parallel()
+	text := made().svg()
+	decoder := xml.NewDecoder(strings.NewReader(text))
+	bars := 0
+	for {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		if element, ok := token.(xml.StartElement); ok && element.Name.Local == "rect" {
+			bars++
+		}
+	}
+	if bars != len(routes) {
+		t.Errorf("%d bars, want %d", bars, len(routes))
+	}
+	if !strings.Contains(text, "prefers-color-scheme: dark") || strings.Contains(text, "NaN") {
+		t.Errorf("%s", text)
+	}
+}
+
+func TestAxisStep(t *testing.T) {
+	t.Parallel()
+	for top, want := range map[float64]float64{28000: 5000, 6000: 1000, 6001: 2000, 100: 20, 60: 10, 1: 0.2} {
+		if got := axisStep(top); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%v: %v, want %v", top, got, want)
+		}
+	}
+}
+
+func TestField(t *testing.T) {
+	t.Parallel()
+	info := "# Server\r\nredis_version:7.2.4\r\nvalkey_version:8.0.1\r\n"
+	if got := field(info, "valkey_version:"); got != "8.0.1" {
+		t.Errorf("%q", got)
+	}
+	if got := field(info, "other:"); got != "unknown" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestWrongFlagsAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"-no-such-flag"}, {"-rounds", "0"}, {"-connections", "0"}, {"-duration", "1500ms"}, {"-duration", "0s"}, {"local"},
+	} {
+		var out, errs bytes.Buffer
+		if got := run(context.Background(), args, &out, &errs); got != 2 || errs.Len() == 0 {
+			t.Errorf("%q: status %d, printed %q", args, got, &errs)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gatequota/gatequota/e2e/lab"
+)
+
+// bench is one run: the parts that are measured, and the plan.
+type bench struct {
+	plan
+	wrk string // the program
+	out io.Writer
+
+	script  string // what wrk is told
+	store   *lab.Store
+	traefik *lab.Traefik
+	about   about
+}
+
+// about says what was measured, and where.
+type about struct {
+	date, cpu, memory, system, load string
+	cores                           int
+	traefik, valkey, wrk, golang    string
+}
+
+func (b *bench) setUp(t testing.TB) {
+	b.script = filepath.Join(t.TempDir(), "done.lua")
+	if err := os.WriteFile(b.script, []byte(wrkScript), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.about = describeMachine(b.wrk)
+	b.store = lab.Valkey(t, lab.StoreOptions{})
+	b.traefik = lab.NewTraefik(t, lab.TraefikOptions{LogLevel: "ERROR"}, configuration(t, b.store.Addr(), lab.NewApp(t, 2).URLs))
+
+	var version struct{ Version string }
+	if err := json.Unmarshal([]byte(b.traefik.Get("/api/version")), &version); err != nil {
+		t.Fatal(err)
+	}
+	b.about.traefik = strings.TrimPrefix(version.Version, "v")
+	info, err := b.store.Client().Info(context.Background(), "server").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.about.valkey = field(info, "valkey_version:")
+	fmt.Fprintf(b.out, "Traefik %s, Valkey %s, wrk %s; %d cores, load average %s\n",
+		b.about.traefik, b.about.valkey, b.about.wrk, b.about.cores, b.about.load)
+	fmt.Fprintf(b.out, "%d rounds of %d routes, %s each, over %d connections: about %s\n",
+		b.rounds, len(routes), b.duration, b.connections, b.needs().Round(time.Second))
+}
+
+// measure plays all rounds.
+func (b *bench) measure(t testing.TB) *report {
+	r := &report{about: b.about, plan: b.plan, results: map[string]*result{}}
+	for _, route := range routes {
+		r.results[route.name] = &result{}
+		b.once(t, route, warmUp)
+	}
+	for round := range b.rounds {
+		fmt.Fprintf(b.out, "round %d:", round+1)
+		for i := range routes {
+			route := routes[i]
+			if round%2 == 1 {
+				route = routes[len(routes)-1-i]
+			}
+			before := b.commands(t)
+			l := b.once(t, route, b.duration)
+			after := b.commands(t)
+			result := r.results[route.name]
+			result.loads = append(result.loads, l)
+			result.scripts += after.scripts - before.scripts
+			result.commands += after.commands - before.commands
+			fmt.Fprintf(b.out, " %s %.0f", route.name, l.perSecond())
+		}
+		fmt.Fprintln(b.out)
+	}
+	return r
+}
+
+// once loads a route, and fails when it does not answer as it should.
+func (b *bench) once(t testing.TB, r route, duration time.Duration) load {
+	l, err := runWrk(context.Background(), b.wrk, b.script, b.traefik.URL+"/"+r.name, b.connections, duration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.problem(r); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// work is what the store has done so far.
+type work struct {
+	scripts  int64 // calls of scripts: each is a round trip
+	commands int64 // all commands, those inside of scripts included
+}
+
+func (b *bench) commands(t testing.TB) work {
+	info, err := b.store.Client().Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parseCommands(info)
+}
+
+var commandCalls = regexp.MustCompile(`(?m)^cmdstat_([^:]+):calls=(\d+)`)
+
+// parseCommands adds up the calls in INFO commandstats, its own aside.
+func parseCommands(info string) work {
+	var w work
+	for _, found := range commandCalls.FindAllStringSubmatch(info, -1) {
+		calls, err := strconv.ParseInt(found[2], 10, 64)
+		if err != nil || found[1] == "info" {
+			continue
+		}
+		w.commands += calls
+		if found[1] == "eval" || found[1] == "evalsha" {
+			w.scripts += calls
+		}
+	}
+	return w
+}
+
+// profile loads each of our routes once more and keeps Traefik's own view of it.
+func (b *bench) profile(t testing.TB, folder string) {
+	seconds := max(int(b.duration.Seconds()), 5)
+	for _, r := range routes {
+		if !r.own {
+			continue
+		}
+		for _, kind := range []string{"profile", "allocs"} {
+			done := make(chan error, 1)
+			go func() {
+				l, err := runWrk(context.Background(), b.wrk, b.script, b.traefik.URL+"/"+r.name, b.connections, time.Duration(seconds+1)*time.Second)
+				fmt.Fprintf(b.out, "profiling %s: %.0f requests in a second\n", r.name, l.perSecond())
+				done <- err
+			}()
+			response, err := http.Get(fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", b.traefik.API, kind, seconds))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(response.Body)
+			_ = response.Body.Close()
+			if err != nil || response.StatusCode != http.StatusOK {
+				t.Fatalf("taking a profile: status %d, %v", response.StatusCode, err)
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			write(t, b.out, filepath.Join(folder, r.name+"."+kind+".pb.gz"), string(text))
+		}
+	}
+}
+
+// describeMachine reads what can be known of this machine; what cannot stays
+// unknown.
+func describeMachine(wrk string) about {
+	read := func(path string) string {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return ""
+		}
+		return string(text)
+	}
+	a := about{
+		date:   time.Now().UTC().Format(time.DateOnly),
+		cpu:    strings.TrimLeft(field(read("/proc/cpuinfo"), "model name"), ": "),
+		cores:  runtime.NumCPU(),
+		system: strings.Trim(field(read("/etc/os-release"), "PRETTY_NAME="), `"`),
+		load:   strings.Join(strings.Fields(read("/proc/loadavg") + " unknown unknown unknown")[:3], " "),
+		golang: strings.TrimPrefix(runtime.Version(), "go"),
+	}
+	if kernel, _, _ := strings.Cut(strings.TrimSpace(read("/proc/sys/kernel/osrelease")), "-"); kernel != "" {
+		a.system += ", Linux " + kernel
+	}
+	if kilobytes, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(field(read("/proc/meminfo"), "MemTotal:")), " kB")); err == nil {
+		a.memory = fmt.Sprintf("%d GiB", (kilobytes+1<<19)>>20)
+	}
+	// It says its version and then that it was used wrongly.
+	out, _ := exec.Command(wrk, "-v").CombinedOutput()
+	if words := strings.Fields(string(out)); len(words) > 1 {
+		a.wrk = words[1]
+	}
+	return a
+}
+
+// field returns the rest of the first line that begins with a text.
+func field(text, begin string) string {
+	for _, line := range strings.Split(text, "\n") {
+		if rest, ok := strings.CutPrefix(line, begin); ok {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return "unknown"
+}
