@@ -93,9 +93,10 @@ export function setup() {
       }
       const response = probe(gateway);
       const instance = field(response, 'X-Instance-ID');
-      if (response.status === 200 && instance !== '') {
+      if (response.status === 200 && instance !== '' && !found.has(instance)) {
         found.add(instance);
       } else {
+        // Not there yet: the gateway, its routes, or the next replica.
         sleep(0.25);
       }
     }
