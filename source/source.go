@@ -99,7 +99,8 @@ func identifyOther(c *Criterion, req *http.Request) string {
 		text = hostName(req.Host)
 	}
 	if text == "" {
-		kind, text = "\x00address:", address(c, req)
+		kind = "\x00address:"
+		text = address(c, req)
 	}
 	sum := sha256.Sum256([]byte(kind + strconv.Itoa(len(text)) + ":" + text))
 	return string(sum[:])
