@@ -57,6 +57,28 @@ var snippets = []struct {
 		type F func(int) (string, error)
 		func f(g func(int)) (int, error) { return 0, nil }`, ""},
 
+	{"assignment of a constant and a call", `func f(a, b string) { a, b = "a", g() }
+		func g() string { return "" }`, "assign"},
+	{"assignment of a call within an expression", `import "strings"
+		func f(a, b string) { a, b = b, "b"+strings.ToLower(a) }`, "assign"},
+	{"assignment of a call to fields", `type T struct { a, b int }
+		func f(t *T) { t.a, t.b = g(), 1 }
+		func g() int { return 1 }`, "assign"},
+	{"assignment of the results of one call", `func f(a, b int) { a, b = g(); _, _ = a, b }
+		func g() (int, int) { return 1, 2 }`, ""},
+	{"definition of a constant and a call", `func f() { a, b := "a", g(); _, _ = a, b }
+		func g() string { return "" }`, ""},
+	{"assignment of a conversion and a constant", `func f(a int64, b int) { a, b = int64(b), 1 }`, "assign"},
+	{"assignment of a builtin and a constant", `func f(a, b int, s []int) { a, b = 1, len(s) }`, "assign"},
+	{"exchange", `func f(a, b int, s []int) {
+			a, b = b, a+b
+			s[0], s[1] = s[1], s[0]
+			f, g := func() { h() }, 1
+			f, g = func() { h() }, 2
+			_, _ = f, g
+		}
+		func h() {}`, ""},
+
 	{"defer of a literal", `func f() { defer func() { _ = recover() }() }`, ""},
 	{"defer of a literal that captures", `func f() (n int) { defer func() { n++; g() }(); return }
 		func g() {}`, ""},

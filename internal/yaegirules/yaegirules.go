@@ -9,6 +9,9 @@
 //   - receive: a case that receives with a second result from a field hangs.
 //   - parameter: a function with a parameter without a name panics when called. (A
 //     receiver needs none.)
+//   - assign: of several values that are assigned at once some are lost if one of
+//     them comes out of a call or a conversion. (Several results of one call are fine, and so are
+//     definitions.)
 //   - defer: a deferred call deadlocks when it runs a function literal that the same
 //     function made, be it the callee, an argument, or used by a deferred literal.
 //     (A deferred literal that uses none is fine.)
@@ -341,6 +344,8 @@ func (c *checker) visit(node ast.Node) bool {
 		c.parameters(node.Type)
 	case *ast.FuncLit:
 		c.parameters(node.Type)
+	case *ast.AssignStmt:
+		c.assign(node)
 	case *ast.DeferStmt:
 		c.deferred(node)
 	case *ast.GoStmt:
@@ -382,6 +387,27 @@ func (c *checker) receive(clause *ast.CommClause) {
 	}
 	if _, ok := ast.Unparen(receive.X).(*ast.SelectorExpr); ok {
 		c.report(clause.Pos(), "receive", "a case that receives two values from a field hangs")
+	}
+}
+
+func (c *checker) assign(statement *ast.AssignStmt) {
+	if statement.Tok != token.ASSIGN || len(statement.Rhs) < 2 {
+		return
+	}
+	calls := false
+	for _, value := range statement.Rhs {
+		ast.Inspect(value, func(node ast.Node) bool {
+			switch node.(type) {
+			case *ast.FuncLit:
+				return false
+			case *ast.CallExpr:
+				calls = true
+			}
+			return true
+		})
+	}
+	if calls {
+		c.report(statement.Pos(), "assign", "an assignment of several values, one of them out of a call")
 	}
 }
 
