@@ -82,6 +82,7 @@ type Criterion struct {
 // the more the more variables the function has: hence the small first function,
 // and each of the next for what is rarer.
 func Identify(c *Criterion, req *http.Request) string {
+	// No request has a header with an empty name.
 	if lines := req.Header[c.Header]; len(lines) == 1 {
 		value := strings.Trim(lines[0], " \t")
 		if value >= "\x01" { // neither empty nor in the other name space
