@@ -9,9 +9,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -95,8 +97,39 @@ func TestComposeFileHoldsOneQuotaOverTwoGateways(t *testing.T) {
 			if count := highestCount(t, p); count < test.least || count > test.most {
 				t.Errorf("the store counted %d, want %d to %d", count, test.least, test.most)
 			}
+			if test.mode == "shared" {
+				outage(t, p)
+			}
 		})
 	}
+}
+
+// outage stops the store and starts it again, while clients go on asking. In
+// between its name does not resolve, and afterwards its address may be another.
+func outage(t *testing.T, p *project) {
+	t.Helper()
+	const gateway = "http://localhost:8081"
+	clients := 0
+	decided := func(way string) func() bool {
+		return func() bool {
+			// A client that nobody has seen: nothing is known of it without a count.
+			clients++
+			got := get(t, gateway, "/", http.Header{"X-Api-Key": {"outage-" + strconv.Itoa(clients)}})
+			if got.status != http.StatusOK {
+				t.Fatalf("status %d while the store comes and goes", got.status)
+			}
+			return got.way == way
+		}
+	}
+	lab.Until(t, "the store counts", decided("shared"))
+	if _, err := p.run(time.Minute, "stop", "--timeout", "2", "valkey"); err != nil {
+		t.Fatal(err)
+	}
+	lab.Until(t, "the gateway counts in its memory", decided("local"))
+	if _, err := p.run(time.Minute, "start", "valkey"); err != nil {
+		t.Fatal(err)
+	}
+	lab.Until(t, "the store counts again", decided("shared"))
 }
 
 // experiment runs the k6 script with its defaults: the ports and limits are
