@@ -258,7 +258,8 @@ func probe(s *store) {
 		time.Sleep(pause)
 		passed := s.passed.Load()
 		if passed != seen {
-			seen, since = passed, time.Now()
+			seen = passed
+			since = time.Now()
 		} else if time.Since(since) > s.probeIdle {
 			return
 		}
