@@ -91,38 +91,56 @@ func New(s *Settings, now time.Time) *Limiter {
 // constant size, in bytes. The way is Shared or Local where the request was
 // counted; for Open and Closed the decision says no more than Allowed and
 // RetryAfter.
+//
+// An interpreter makes each call pay for all variables of the function, those of
+// branches not taken too; so the ways are functions of their own.
 func Take(l *Limiter, client string, now time.Time) (window.Decision, string) {
-	t := l.table
-	unix := int64(0)
 	if l.store == nil {
-		unix = now.Unix()
-	} else {
-		if l.store.health.Load() < away {
-			c := &call{limiter: l, client: client, now: now}
-			askStore(c)
-			if c.answered {
-				t.mu.Lock()
-				t.used = true
-				window.FixedRaise(t.counts, client, c.window, c.count)
-				t.mu.Unlock()
-				return window.FixedDecide(c.count, l.limit, c.left), Shared
-			}
-		} else {
-			passBy(l.store)
-		}
-		if l.onStoreFailure == Open {
-			return window.Decision{Allowed: true}, Open
-		}
-		if l.onStoreFailure == Closed {
-			return window.Decision{RetryAfter: untilProbe(l.store, now)}, Closed
-		}
-		unix = (now.UnixNano() + l.store.offset.Load()) / int64(time.Second)
+		return takeLocal(l, client, now.Unix()), Local
 	}
+	if l.store.health.Load() < away {
+		c := &call{limiter: l, client: client, now: now}
+		askStore(c)
+		if c.answered {
+			return takeShared(c), Shared
+		}
+	} else {
+		passBy(l.store)
+	}
+	return takeAlone(l, client, now)
+}
+
+// takeLocal decides by the count in this gateway's memory. unix is the time in
+// seconds.
+func takeLocal(l *Limiter, client string, unix int64) window.Decision {
+	t := l.table
 	t.mu.Lock()
 	t.used = true
 	decision := window.FixedTake(t.counts, client, unix, l.window, l.limit)
 	t.mu.Unlock()
-	return decision, Local
+	return decision
+}
+
+// takeShared decides by the count that the store answered, and notes it for the
+// time when the store may not answer.
+func takeShared(c *call) window.Decision {
+	t := c.limiter.table
+	t.mu.Lock()
+	t.used = true
+	window.FixedRaise(t.counts, c.client, c.window, c.count)
+	t.mu.Unlock()
+	return window.FixedDecide(c.count, c.limiter.limit, c.left)
+}
+
+// takeAlone decides without the store, as the operator chose.
+func takeAlone(l *Limiter, client string, now time.Time) (window.Decision, string) {
+	switch l.onStoreFailure {
+	case Open:
+		return window.Decision{Allowed: true}, Open
+	case Closed:
+		return window.Decision{RetryAfter: untilProbe(l.store, now)}, Closed
+	}
+	return takeLocal(l, client, now.Add(time.Duration(l.store.offset.Load())).Unix()), Local
 }
 
 // A call is one request's turn at the store.
