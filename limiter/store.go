@@ -348,6 +348,7 @@ var advices = map[string]string{
 	"CROSSSLOT":   "it is a node of a cluster, which is not supported",
 	"CLUSTERDOWN": "it is a node of a cluster, which is not supported",
 	"NOREPLICAS":  "it has too few replicas to accept writes",
+	"DENIED":      "it is in protected mode; give it a password or set protected-mode no",
 	"MISCONF":     "it cannot write to its disk and refuses writes",
 	"ERR":         "it cannot run the script",
 }
