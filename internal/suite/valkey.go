@@ -1,0 +1,213 @@
+package suite
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gatequota/gatequota/internal/fakevalkey"
+	"github.com/gatequota/gatequota/window"
+)
+
+// valkey is a fake server that knows what the counting script means, and whose
+// clock runs from where a test has set it.
+type valkey struct {
+	*fakevalkey.Server
+	t *T
+
+	mu        sync.Mutex
+	ahead     time.Duration    // of the clock
+	counts    map[string]count // by key
+	forbidden string           // beginning of the keys that nobody may touch
+}
+
+type count struct {
+	n       int64
+	expires time.Time // zero: never
+}
+
+var (
+	addressesMu sync.Mutex
+	addresses   = map[string]bool{}
+)
+
+// valkey starts a server that stops at the end of the test.
+func (t *T) valkey() *valkey {
+	t.Helper()
+	return t.valkeyWith(fakevalkey.Config{})
+}
+
+func (t *T) valkeyWith(config fakevalkey.Config) *valkey {
+	t.Helper()
+	v := &valkey{t: t, counts: map[string]count{}}
+	// The system may give the port of a server that was stopped to a new one, while
+	// the plugin still knows the old one as failed, and goes on probing it.
+	for ours := false; !ours; {
+		inUse := new(atomic.Bool)
+		c := config
+		if c.Report == nil {
+			c.Report = func(format string, args ...interface{}) {
+				if inUse.Load() {
+					t.Errorf(format, args...)
+				}
+			}
+		}
+		v.Server = fakevalkey.Start(t, c)
+		ours = claim(v.Addr())
+		inUse.Store(ours)
+	}
+	v.Register(window.FixedScript, func(_ *fakevalkey.Server, args []string) string { return v.fixed(args) })
+	v.Handle("TIME", func(*fakevalkey.Server, []string) string {
+		now := v.now()
+		return fakevalkey.Array(fakevalkey.Bulk(strconv.FormatInt(now.Unix(), 10)), fakevalkey.Bulk(strconv.Itoa(now.Nanosecond()/1000)))
+	})
+	return v
+}
+
+// claim tells whether the address is new to this process.
+func claim(address string) bool {
+	addressesMu.Lock()
+	defer addressesMu.Unlock()
+	used := addresses[address]
+	addresses[address] = true
+	return !used
+}
+
+var clientKey = regexp.MustCompile(`^[A-Za-z0-9@._:-]+:[A-Za-z0-9@._-]+:\{[0-9a-f]{64}\}:([0-9]+)$`)
+
+// fixed is the meaning of the script of the fixed window. It fails the test if the
+// call is not what the contract of keys and arguments says.
+func (v *valkey) fixed(args []string) string {
+	numbers := make([]int64, 4)
+	for i := 1; i < len(args) && i < 4; i++ {
+		numbers[i], _ = strconv.ParseInt(args[i], 10, 64)
+	}
+	n, left, end := numbers[1], numbers[2], numbers[3]
+	if len(args) != 4 || n < 1 || left < 1 || end < 1 {
+		v.t.Errorf("the script is called with %q: a key, a number, the seconds left and the end of the window are wanted", args)
+		return fakevalkey.Error("ERR wrong arguments")
+	}
+	key := args[0]
+	if match := clientKey.FindStringSubmatch(key); match != nil {
+		id, err := strconv.ParseInt(match[1], 10, 64)
+		if err != nil || end%(id+1) != 0 || left > end/(id+1) {
+			v.t.Errorf("key %s is called with %d s left and the end at %d, which is not that window's", key, left, end)
+		}
+	} else if !strings.Contains(key, ":probe:") {
+		v.t.Errorf("key %q is not prefix:scope:{sha256}:window", key)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.forbidden != "" && strings.HasPrefix(key, v.forbidden) {
+		return fakevalkey.Error("NOPERM No permissions to access a key")
+	}
+	now := time.Now().Add(v.ahead)
+	c := v.counts[key]
+	if !c.expires.IsZero() && !c.expires.After(now) {
+		c = count{}
+	}
+	c.n += n
+	if c.n < n {
+		c = count{n: n}
+	}
+	if c.n == n || c.expires.IsZero() {
+		left = end - now.Unix()
+		if left < 1 {
+			delete(v.counts, key)
+			return fakevalkey.Int(window.FixedOver)
+		}
+		c.expires = now.Add(time.Duration(left) * time.Second)
+	}
+	v.counts[key] = c
+	return fakevalkey.Int(c.n)
+}
+
+// setTime sets the server's clock. A gateway that is connected does not notice.
+func (v *valkey) setTime(now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ahead = time.Until(now)
+}
+
+// advance moves the server's clock.
+func (v *valkey) advance(d time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ahead += d
+}
+
+func (v *valkey) now() time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return time.Now().Add(v.ahead)
+}
+
+// forbid answers NOPERM for all keys that begin so.
+func (v *valkey) forbid(prefix string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.forbidden = prefix
+}
+
+// keys returns the keys of a scope, sorted.
+func (v *valkey) keys(scope string) []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var keys []string
+	for key := range v.counts {
+		if strings.Contains(key, ":"+scope+":") {
+			keys = append(keys, key)
+		}
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+// countOf returns what is counted under a key.
+func (v *valkey) countOf(key string) int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.counts[key].n
+}
+
+// counted returns what is counted under the keys of a scope together.
+func (v *valkey) counted(scope string) int64 {
+	total := int64(0)
+	for _, key := range v.keys(scope) {
+		total += v.countOf(key)
+	}
+	return total
+}
+
+// set makes it that other gateways have counted a client up to n.
+func (v *valkey) set(key string, n int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.counts[key] = count{n: n, expires: time.Now().Add(v.ahead + time.Hour)}
+}
+
+// calls returns how often a script was called for a key of the scope, and how often
+// of these with its body.
+func (v *valkey) calls(scope string) (all, whole int) {
+	for _, command := range v.Commands() {
+		if len(command.Args) > 3 && strings.HasPrefix(command.Args[0], "EVAL") && strings.Contains(command.Args[3], ":"+scope+":") {
+			all++
+			if command.Args[0] == "EVAL" {
+				whole++
+			}
+		}
+	}
+	return all, whole
+}
+
+// headerKey is the key under which the value of a header is counted in the window
+// of the length, in seconds, that it is at now.
+func headerKey(scope, value string, now time.Time, length int64) string {
+	return fmt.Sprintf("rate:%s:{%x}:%d", scope, sha256.Sum256([]byte(value)), now.Unix()/length)
+}
