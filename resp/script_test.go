@@ -101,6 +101,15 @@ func TestEvalSendsTheBodyAfterNoscriptOnly(t *testing.T) {
 	}
 }
 
+// With something behind NOSCRIPT it is not known whose answers will follow.
+func TestEvalSendsNoBodyOnAConnectionOutOfStep(t *testing.T) {
+	c, w := connOn("-NOSCRIPT No matching script.\r\n:1\r\n")
+	n, refusal, err := Eval(c, soon(), NewScript(answer42), "k", nil)
+	if n != 0 || refusal != "NOSCRIPT No matching script." || err != nil || w.writes != 1 || c.ok {
+		t.Errorf("got %d, %q, %v, %d writes, usable %v", n, refusal, err, w.writes, c.ok)
+	}
+}
+
 // stepwise gives one part for each Read, so that a reader that asks for more than
 // one answer at a time still gets one.
 type stepwise struct{ parts []string }
