@@ -188,6 +188,8 @@ func failed(s *store, prefix, refusal string, err error) {
 	unsteady := s.unsteady
 	s.mu.Unlock()
 	s.passed.Store(0)
+	// The probe shall not try, one after the other, connections that hang.
+	resp.DropIdle(s.pool)
 	if unsteady {
 		lasting(s, "unsteady", fmt.Sprintf("away again (%s), and not steady; its changes are not all logged", reason(refusal, err)))
 	} else {
