@@ -342,7 +342,7 @@ func lateRequest(t *T) {
 func storeClock(t *T) {
 	for _, year := range []int{1999, 2040} {
 		v := t.valkey()
-		now := time.Date(year, 5, 17, 12, 0, 20, 0, time.UTC)
+		now := time.Date(year, 5, 17, 12, 0, 20, 5e8, time.UTC)
 		v.setTime(now)
 		name := t.name()
 		h := t.handler(name, t.options(v, "window", "60s"))

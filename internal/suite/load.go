@@ -33,6 +33,9 @@ func (t *T) refused(options map[string]any, texts ...string) {
 	var h http.Handler
 	if err == nil {
 		h, err = newHandler(served)
+		if err != nil && (len(err.Error()) > 600 || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("the error for %v is no line to read: %v", options, err)
+		}
 	}
 	if err == nil {
 		w := httptest.NewRecorder()
@@ -44,9 +47,6 @@ func (t *T) refused(options map[string]any, texts ...string) {
 		if !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(text)) {
 			t.Errorf("the error for %v lacks %q: %v", options, text, err)
 		}
-	}
-	if len(err.Error()) > 600 || strings.Contains(err.Error(), "\n") {
-		t.Errorf("the error for %v is no line to read: %v", options, err)
 	}
 }
 
