@@ -6,7 +6,6 @@ package lab
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -178,5 +177,3 @@ func eventually(limit time.Duration, holds func() bool) bool {
 	}
 	return holds()
 }
-
-var errExited = errors.New("it ended at once")

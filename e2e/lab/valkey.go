@@ -23,6 +23,7 @@ type StoreOptions struct {
 	Unix      bool       // listen on a unix socket as well
 	TLS       *Authority // listen with TLS, certificates signed by this authority, and not in plain
 	Pair      Pair       // the certificate to show, instead of one that is right
+	TLSClient bool       // let in only who shows a certificate of the authority
 	ReplicaOf *Store     // replicate this one, read-only
 	Cluster   bool       // cluster mode, all slots assigned to this node
 	Args      []string   // more options, such as "--maxmemory", "1mb"
@@ -39,6 +40,8 @@ type Store struct {
 	output  *Log
 	proc    *process
 	admin   *redis.Client
+
+	identity tls.Certificate // of the lab's own client, where TLS is on
 }
 
 // Valkey starts a store on a free loopback port and waits until it answers.
@@ -51,6 +54,14 @@ func Valkey(t testing.TB, o StoreOptions) *Store {
 		s.binary = program(t, "valkey-server", "VALKEY_SERVER")
 	}
 	s.dir = t.TempDir()
+	if o.TLS != nil {
+		pair := o.TLS.Issue(t, "lab", "lab")
+		identity, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.identity = identity
+	}
 	t.Cleanup(func() {
 		if s.admin != nil {
 			_ = s.admin.Close()
@@ -66,6 +77,9 @@ func Valkey(t testing.TB, o StoreOptions) *Store {
 		s.Port = FreePort(t)
 		if err = s.start(); err == nil {
 			return s
+		}
+		if !strings.Contains(s.Log(), "Address already in use") {
+			break
 		}
 	}
 	t.Fatalf("starting the store: %v\n%s", err, s.output)
@@ -90,8 +104,12 @@ func (s *Store) start() error {
 		if pair.CertFile == "" {
 			pair = o.TLS.Issue(s.t, "store", "127.0.0.1", "localhost")
 		}
+		clients := "optional"
+		if o.TLSClient {
+			clients = "yes"
+		}
 		args = append(args, "--port", "0", "--tls-port", strconv.Itoa(s.Port), "--tls-cert-file", pair.CertFile,
-			"--tls-key-file", pair.KeyFile, "--tls-ca-cert-file", o.TLS.CertFile, "--tls-auth-clients", "optional")
+			"--tls-key-file", pair.KeyFile, "--tls-ca-cert-file", o.TLS.CertFile, "--tls-auth-clients", clients)
 	} else {
 		args = append(args, "--port", strconv.Itoa(s.Port))
 	}
@@ -124,9 +142,10 @@ func (s *Store) start() error {
 		return admin.Ping(ctx).Err() == nil
 	})
 	if !up || proc.exited() {
+		err := admin.Ping(context.Background()).Err()
 		_ = admin.Close()
 		proc.end(syscall.SIGKILL)
-		return errExited
+		return fmt.Errorf("it does not answer: %w", err)
 	}
 	if s.admin == nil {
 		s.admin = admin
@@ -149,7 +168,7 @@ func (s *Store) newClient() *redis.Client {
 		DisableIdentity: true, MaxRetries: 3, PoolSize: 4, ReadTimeout: patience, ContextTimeoutEnabled: true}
 	if s.options.TLS != nil {
 		// The lab trusts what it has started itself, right or wrong.
-		options.TLSConfig = &tls.Config{InsecureSkipVerify: true}
+		options.TLSConfig = &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{s.identity}}
 	}
 	return redis.NewClient(options)
 }

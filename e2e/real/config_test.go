@@ -124,7 +124,7 @@ func only(app *lab.App, o options) setup {
 func each(app *lab.App, middlewares map[string]options) setup {
 	s := setup{app: app, middlewares: middlewares, routers: map[string]router{}}
 	for name := range middlewares {
-		s.routers[name] = router{rule: "PathPrefix(`/" + name + "`)", middlewares: []string{name}}
+		s.routers[name] = router{rule: "Path(`/" + name + "`)", middlewares: []string{name}}
 	}
 	return s
 }

@@ -373,7 +373,7 @@ func TestSlicedRepliesDecideAlike(t *testing.T) {
 		mustHaveRemaining(t, path, answers, limit)
 		var n int
 		for _, line := range pluginLines(tr, 0) {
-			if strings.Contains(line, word) {
+			if names(line, word) {
 				n++
 			}
 		}
@@ -381,6 +381,15 @@ func TestSlicedRepliesDecideAlike(t *testing.T) {
 			t.Errorf("%s: %d lines name %s, want 1", path, n, word)
 		}
 	}
+}
+
+// names tells whether a log names the first word of what a store answered, which
+// may be that of Traefik's log level too.
+func names(lines, word string) bool {
+	if word == "ERR" {
+		word = "answered with ERR"
+	}
+	return strings.Contains(lines, word)
 }
 
 // Whatever the store wants and the gateway offers: it works, or the gateway counts
@@ -414,7 +423,7 @@ func TestLogIn(t *testing.T) {
 		{"open", open, map[string]string{"nothing": "", "password": "ERR", "user": "WRONGPASS", "wrong": "ERR", "wrong-user": "WRONGPASS"}},
 		{"guarded", guarded, map[string]string{"nothing": "NOAUTH", "password": "", "user": "WRONGPASS", "wrong": "WRONGPASS", "wrong-user": "WRONGPASS"}},
 		{"users", users, map[string]string{"nothing": "", "password": "ERR", "user": "", "wrong": "ERR", "wrong-user": "WRONGPASS"}},
-		{"closed", closed, map[string]string{"nothing": "NOAUTH", "password": "WRONGPASS", "user": "", "wrong": "WRONGPASS", "wrong-user": "WRONGPASS"}},
+		{"closed", closed, map[string]string{"nothing": "NOAUTH", "password": "ERR", "user": "", "wrong": "ERR", "wrong-user": "WRONGPASS"}},
 	} {
 		t.Run(server.name, func(t *testing.T) {
 			middlewares := map[string]options{
@@ -441,7 +450,7 @@ func TestLogIn(t *testing.T) {
 				mustDecide(t, name, answers, way)
 				mustHaveRemaining(t, name, answers, limit)
 				lines := strings.Join(pluginLines(tr, mark), "\n")
-				if !strings.Contains(lines, word) || (word == "") != (lines == "") {
+				if !names(lines, word) || (word == "") != (lines == "") {
 					t.Errorf("%s: logged %q, want a line that names %q", name, lines, word)
 				}
 			}
