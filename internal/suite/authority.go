@@ -14,21 +14,24 @@ import (
 	"time"
 )
 
-// authority signs certificates.
-type authority struct {
+// Authority signs certificates.
+type Authority struct {
+	PEM  string         // its own certificate
+	Pool *x509.CertPool // it alone
+
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	pem  string
-	pool *x509.CertPool
 }
 
-// certificate is one that an authority has signed.
-type certificate struct {
-	pair            tls.Certificate
-	certPEM, keyPEM string
+// Certificate is one that an Authority has signed, with its key: ready for use, and
+// in PEM form.
+type Certificate struct {
+	Pair            tls.Certificate
+	CertPEM, KeyPEM string
 }
 
-func newAuthority(t testing.TB) *authority {
+// NewAuthority returns an authority that no system knows.
+func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -43,16 +46,16 @@ func newAuthority(t testing.TB) *authority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &authority{key: key, pem: encode("CERTIFICATE", der), pool: x509.NewCertPool()}
+	a := &Authority{key: key, PEM: encode("CERTIFICATE", der), Pool: x509.NewCertPool()}
 	if a.cert, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
-	a.pool.AddCert(a.cert)
+	a.Pool.AddCert(a.cert)
 	return a
 }
 
-// issue signs a certificate for 127.0.0.1 and a name, one that has expired or not.
-func (a *authority) issue(t testing.TB, name string, expired bool) certificate {
+// Issue signs a certificate for 127.0.0.1 and a name, one that has expired or not.
+func (a *Authority) Issue(t testing.TB, name string, expired bool) Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -75,8 +78,8 @@ func (a *authority) issue(t testing.TB, name string, expired bool) certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := certificate{certPEM: encode("CERTIFICATE", der), keyPEM: encode("EC PRIVATE KEY", keyDER)}
-	if c.pair, err = tls.X509KeyPair([]byte(c.certPEM), []byte(c.keyPEM)); err != nil {
+	c := Certificate{CertPEM: encode("CERTIFICATE", der), KeyPEM: encode("EC PRIVATE KEY", keyDER)}
+	if c.Pair, err = tls.X509KeyPair([]byte(c.CertPEM), []byte(c.KeyPEM)); err != nil {
 		t.Fatal(err)
 	}
 	return c

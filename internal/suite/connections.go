@@ -301,23 +301,23 @@ func passwordsStaySecret(t *T) {
 }
 
 func encrypted(t *T) {
-	pki := newAuthority(t.T)
-	server := pki.issue(t.T, "store.example", false)
-	client := pki.issue(t.T, "gateway", false)
+	pki := NewAuthority(t.T)
+	server := pki.Issue(t.T, "store.example", false)
+	client := pki.Issue(t.T, "gateway", false)
 	for _, tt := range []struct {
 		name    string
 		mutual  bool
 		options []any
 	}{
-		{"by its authority", false, []any{"valkey.tls.ca", pki.pem}},
-		{"by another name", false, []any{"valkey.tls.ca", pki.pem, "valkey.tls.serverName", "store.example"}},
+		{"by its authority", false, []any{"valkey.tls.ca", pki.PEM}},
+		{"by another name", false, []any{"valkey.tls.ca", pki.PEM, "valkey.tls.serverName", "store.example"}},
 		{"unverified", false, []any{"valkey.tls.insecureSkipVerify", "true"}},
-		{"both ways", true, []any{"valkey.tls.ca", pki.pem, "valkey.tls.cert", client.certPEM, "valkey.tls.key", client.keyPEM}},
+		{"both ways", true, []any{"valkey.tls.ca", pki.PEM, "valkey.tls.cert", client.CertPEM, "valkey.tls.key", client.KeyPEM}},
 	} {
 		t.sub(tt.name, func(t *T) {
-			config := &tls.Config{Certificates: []tls.Certificate{server.pair}}
+			config := &tls.Config{Certificates: []tls.Certificate{server.Pair}}
 			if tt.mutual {
-				config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, pki.pool
+				config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, pki.Pool
 			}
 			v := t.valkeyWith(fakevalkey.Config{TLS: config, Password: "p"})
 			h := t.handler(t.name(), t.options(v, append(tt.options, "valkey.password", "p")...))
@@ -327,19 +327,19 @@ func encrypted(t *T) {
 }
 
 func certificates(t *T) {
-	pki, other := newAuthority(t.T), newAuthority(t.T)
-	good := pki.issue(t.T, "store.example", false)
+	pki, other := NewAuthority(t.T), NewAuthority(t.T)
+	good := pki.Issue(t.T, "store.example", false)
 	for _, tt := range []struct {
 		name    string
 		config  *tls.Config
 		options []any
 	}{
-		{"of an unknown authority", &tls.Config{Certificates: []tls.Certificate{other.issue(t.T, "x", false).pair}}, []any{"valkey.tls.ca", pki.pem}},
-		{"of none that the system knows", &tls.Config{Certificates: []tls.Certificate{good.pair}}, []any{"valkey.tls", map[string]any{}}},
-		{"expired", &tls.Config{Certificates: []tls.Certificate{pki.issue(t.T, "x", true).pair}}, []any{"valkey.tls.ca", pki.pem}},
-		{"for another name", &tls.Config{Certificates: []tls.Certificate{good.pair}}, []any{"valkey.tls.ca", pki.pem, "valkey.tls.serverName", "other.example"}},
-		{"missing on our side", &tls.Config{Certificates: []tls.Certificate{good.pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pki.pool},
-			[]any{"valkey.tls.ca", pki.pem}},
+		{"of an unknown authority", &tls.Config{Certificates: []tls.Certificate{other.Issue(t.T, "x", false).Pair}}, []any{"valkey.tls.ca", pki.PEM}},
+		{"of none that the system knows", &tls.Config{Certificates: []tls.Certificate{good.Pair}}, []any{"valkey.tls", map[string]any{}}},
+		{"expired", &tls.Config{Certificates: []tls.Certificate{pki.Issue(t.T, "x", true).Pair}}, []any{"valkey.tls.ca", pki.PEM}},
+		{"for another name", &tls.Config{Certificates: []tls.Certificate{good.Pair}}, []any{"valkey.tls.ca", pki.PEM, "valkey.tls.serverName", "other.example"}},
+		{"missing on our side", &tls.Config{Certificates: []tls.Certificate{good.Pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pki.Pool},
+			[]any{"valkey.tls.ca", pki.PEM}},
 	} {
 		t.sub(tt.name, func(t *T) {
 			v := t.valkeyWith(fakevalkey.Config{TLS: tt.config})
@@ -360,15 +360,15 @@ func certificates(t *T) {
 }
 
 func encryptionMismatch(t *T) {
-	pki := newAuthority(t.T)
-	server := &tls.Config{Certificates: []tls.Certificate{pki.issue(t.T, "x", false).pair}}
+	pki := NewAuthority(t.T)
+	server := &tls.Config{Certificates: []tls.Certificate{pki.Issue(t.T, "x", false).Pair}}
 	for _, tt := range []struct {
 		name    string
 		config  fakevalkey.Config
 		options []any
 	}{
 		// To the plain server a handshake is bytes that are no command.
-		{"TLS to plain text", fakevalkey.Config{Report: func(string, ...interface{}) {}}, []any{"valkey.tls.ca", pki.pem}},
+		{"TLS to plain text", fakevalkey.Config{Report: func(string, ...interface{}) {}}, []any{"valkey.tls.ca", pki.PEM}},
 		{"plain text to TLS", fakevalkey.Config{TLS: server}, nil},
 	} {
 		t.sub(tt.name, func(t *T) {

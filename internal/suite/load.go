@@ -189,11 +189,11 @@ func contradictions(t *T) {
 		t.Fatal(err)
 	}
 	t.refused(t.shared("valkey.password", "p", "valkey.passwordFile", file), "valkey.passwordFile", file)
-	pki := newAuthority(t.T)
-	pair := pki.issue(t.T, "x", false)
-	t.refused(t.shared("valkey.tls.cert", pair.certPEM), "valkey.tls.cert", "key")
-	t.refused(t.shared("valkey.tls.key", pair.keyPEM), "valkey.tls.cert", "key")
-	t.refused(t.shared("valkey.tls.cert", pair.certPEM, "valkey.tls.key", pki.issue(t.T, "y", false).keyPEM), "valkey.tls.cert")
+	pki := NewAuthority(t.T)
+	pair := pki.Issue(t.T, "x", false)
+	t.refused(t.shared("valkey.tls.cert", pair.CertPEM), "valkey.tls.cert", "key")
+	t.refused(t.shared("valkey.tls.key", pair.KeyPEM), "valkey.tls.cert", "key")
+	t.refused(t.shared("valkey.tls.cert", pair.CertPEM, "valkey.tls.key", pki.Issue(t.T, "y", false).KeyPEM), "valkey.tls.cert")
 	t.refused(t.shared("valkey.endpoints", "unix:///run/valkey.sock", "valkey.tls", map[string]any{}), "valkey.tls")
 }
 
