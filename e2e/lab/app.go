@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/gorilla/websocket"
 )
@@ -17,19 +16,20 @@ import (
 // limits and count what reaches them. Any path answers 200, except
 //
 //	/ws                     echoes WebSocket messages
-//	/events?n=10&pause=20ms sends n server-sent events
+//	/events?n=10            sends n server-sent events, and waits for NextEvent after each
 //	/bytes?n=1000           answers n bytes
-//	/echo                   answers the request's own body
+//	/echo                   answers the request's own body, and a trailer
 type App struct {
 	URLs []string // one per replica
 
-	hits []atomic.Int64
+	hits   []atomic.Int64
+	events chan struct{}
 }
 
 // NewApp starts n replicas.
 func NewApp(t testing.TB, n int) *App {
 	t.Helper()
-	a := &App{hits: make([]atomic.Int64, n)}
+	a := &App{hits: make([]atomic.Int64, n), events: make(chan struct{})}
 	for i := range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -58,9 +58,14 @@ func (a *App) HitsOf(replica int) int { return int(a.hits[replica].Load()) }
 func (a *App) replica(i int) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ws", echoFrames)
-	mux.HandleFunc("/events", sendEvents)
+	mux.HandleFunc("/events", a.sendEvents)
 	mux.HandleFunc("/bytes", sendBytes)
-	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Trailer")
+		body, _ := io.ReadAll(r.Body)
+		_, _ = w.Write(body)
+		w.Header().Set("X-Trailer", "sent")
+	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	id := "app-" + strconv.Itoa(i+1)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -84,18 +89,24 @@ func echoFrames(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func sendEvents(w http.ResponseWriter, r *http.Request) {
+func (a *App) sendEvents(w http.ResponseWriter, r *http.Request) {
 	n, _ := strconv.Atoi(r.FormValue("n"))
-	pause, _ := time.ParseDuration(r.FormValue("pause"))
 	w.Header().Set("Content-Type", "text/event-stream")
 	for i := range n {
 		_, _ = fmt.Fprintf(w, "data: %d\n\n", i)
 		if err := http.NewResponseController(w).Flush(); err != nil {
 			return
 		}
-		time.Sleep(pause)
+		select {
+		case <-a.events:
+		case <-r.Context().Done():
+			return
+		}
 	}
 }
+
+// NextEvent lets the stream of events go on after the event that was just sent.
+func (a *App) NextEvent() { a.events <- struct{}{} }
 
 // Pattern fills a buffer with bytes that depend on their place in a stream.
 func Pattern(p []byte, offset int) {

@@ -127,6 +127,9 @@ func NewClient(t testing.TB) *Client {
 	}}
 }
 
+// CloseIdle closes the connections that no request uses.
+func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
+
 // Request is one request to be sent: a GET with these header fields.
 type Request struct {
 	URL    string

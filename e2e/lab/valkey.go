@@ -321,3 +321,6 @@ func PasswordFile(t testing.TB, secret string) string {
 
 // T returns the test that the store was started for.
 func (s *Store) T() testing.TB { return s.t }
+
+// Running tells whether the store has not ended.
+func (s *Store) Running() bool { return !s.proc.exited() }
