@@ -36,13 +36,7 @@ func mustNotPanic(t *testing.T, tr *lab.Traefik) {
 
 // pluginLines returns what the plugin logged after a mark, other than the
 // settings of middlewares.
-func pluginLines(tr *lab.Traefik, mark int) []string {
-	var lines []string
-	for _, line := range tr.LogSince(mark, "gatequota: store") {
-		lines = append(lines, line)
-	}
-	return lines
-}
+func pluginLines(tr *lab.Traefik, mark int) []string { return tr.LogSince(mark, "gatequota: store") }
 
 // A fault is something that happens to a store, and the end of it.
 type fault struct {

@@ -34,7 +34,7 @@ func parse(t *testing.T, a lab.Answer, policy string) parsed {
 			}
 			numbers := make([]int64, len(names))
 			for i, name := range names {
-				value, ok := item.Params.Get(name)
+				value, _ := item.Params.Get(name)
 				if numbers[i], ok = value.(int64); !ok {
 					t.Fatalf("%s: %q: parameter %s is %v", field, a.Header.Values(field), name, value)
 				}
