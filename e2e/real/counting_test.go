@@ -149,8 +149,7 @@ func TestLimitsAreExactToTheLastRequest(t *testing.T) {
 	config := func(endpoint string) setup {
 		middlewares := map[string]options{}
 		for _, limit := range limits {
-			o := shared(endpoint, limit, window).with("valkey.dialTimeout", "200ms")
-			middlewares[fmt.Sprintf("n%d", limit)] = o
+			middlewares[fmt.Sprintf("n%d", limit)] = shared(endpoint, limit, window)
 		}
 		return each(app, middlewares)
 	}

@@ -138,7 +138,7 @@ var faults = []fault{
 	}, {
 		name: "loading its data",
 		begin: func(s *lab.Store, _ *lab.Proxy) {
-			s.Do("DEBUG", "POPULATE", "5000")
+			s.Do("DEBUG", "POPULATE", "30000")
 			s.Do("CONFIG", "SET", "loading-process-events-interval-bytes", "1024")
 			s.Do("CONFIG", "SET", "key-load-delay", "1000")
 			go s.Client().Do(context.Background(), "DEBUG", "RELOAD")

@@ -28,9 +28,10 @@ func TestWebSocketsPass(t *testing.T) {
 	t.Parallel()
 	const limit, frames = 5, 100
 	store, app := lab.Valkey(t, lab.StoreOptions{}), lab.NewApp(t, 1)
-	const window = 4 * time.Second
+	const window = 8 * time.Second
 	for mode, o := range map[string]options{"shared": shared(store.Addr(), limit, window), "local": local(limit, window)} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			tr := lab.NewTraefik(t, lab.TraefikOptions{}, only(app, o).yaml(t))
 			exchange := func(conn *websocket.Conn) {
 				t.Helper()
@@ -44,7 +45,7 @@ func TestWebSocketsPass(t *testing.T) {
 					}
 				}
 			}
-			id := lab.AwaitRoom(window, window*3/4)
+			id := lab.AwaitRoom(window, window*7/8)
 			var conns []*websocket.Conn
 			for i := range limit {
 				conn, resp, err := dialWebSocket(tr.URL, "key")

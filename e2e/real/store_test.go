@@ -51,10 +51,13 @@ func TestKeyWithoutExpiryHealsItself(t *testing.T) {
 	}
 
 	// Far beyond the limit and without expiry: refused now, allowed in a window.
-	now := lab.AwaitRoom(short, short/2)
-	key := keyOf("short@file", "far", now)
-	store.Do("SET", key, 999)
-	refused := client.Get(lab.Keyed(tr.URL+"/short", "far"))
+	var refused lab.Answer
+	lab.Until(t, "a request meets the count that was put there", func() bool {
+		now := lab.AwaitRoom(short, short/2)
+		store.Do("SET", keyOf("short@file", "far", now), 999)
+		refused = client.Get(lab.Keyed(tr.URL+"/short", "far"))
+		return refused.Window(short) == now
+	})
 	if refused.Status != http.StatusTooManyRequests {
 		t.Errorf("status %d with a count of 999", refused.Status)
 	}
@@ -126,13 +129,20 @@ func TestExpiryIsTheRestOfTheWindow(t *testing.T) {
 		"1s": time.Second, "2s": 2 * time.Second, "86400s": 24 * time.Hour, "1d": 24 * time.Hour,
 		"2592000s": 720 * time.Hour, "31622400": 366 * 24 * time.Hour,
 	} {
-		id := lab.AwaitRoom(length, 900*time.Millisecond)
-		answer := client.Get(lab.Keyed(tr.URL+"/w"+text, "key"))
-		left := lab.UntilEdge(time.Now(), length)
-		ttl := store.Client().PTTL(context.Background(), keyOf("w"+text+"@file", "key", id)).Val()
-		if answer.Status != http.StatusOK || ttl <= 0 || ttl > left+time.Second || ttl > length {
-			t.Errorf("window %s: status %d, expires in %v, %v left", text, answer.Status, ttl, left)
-		}
+		// Of a window of a second little may be left when the key is looked at.
+		lab.Until(t, "the key of a first request is found", func() bool {
+			id := lab.AwaitRoom(length, 900*time.Millisecond)
+			answer := client.Get(lab.Keyed(tr.URL+"/w"+text, "key"))
+			before := lab.UntilEdge(time.Now(), length)
+			ttl := store.Client().PTTL(context.Background(), keyOf("w"+text+"@file", "key", id)).Val()
+			if ttl == -2 {
+				return false
+			}
+			if answer.Header.Get("X-RateLimit-Decision") != "shared" || ttl <= 0 || ttl > before+time.Second || ttl > length {
+				t.Errorf("window %s: status %d, expires in %v, %v left", text, answer.Status, ttl, before)
+			}
+			return true
+		})
 		if length > time.Minute {
 			continue
 		}
