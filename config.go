@@ -138,20 +138,11 @@ type TLSConfig struct {
 	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
 }
 
-// CreateConfig returns the options with their defaults, for Traefik to fill in.
+// CreateConfig returns the options for Traefik to fill in. They are empty, and
+// check knows the defaults: where a default stood already, Traefik would bend what
+// the user wrote into its type, true into "1".
 func CreateConfig() *Config {
-	return &Config{
-		Mode:           "shared",
-		OnStoreFailure: limiter.Local,
-		Headers:        "both",
-		MaxClients:     "65536",
-		Valkey: ValkeyConfig{
-			DB:          "0",
-			Timeout:     "100ms",
-			DialTimeout: "1s",
-			KeyPrefix:   "rate",
-		},
-	}
+	return &Config{}
 }
 
 // setting is what became of the options: checked, and never changed after that.
@@ -193,10 +184,10 @@ func check(config *Config, name string) (*setting, error) {
 		}
 		o.refuse("scope", scope, "only letters, digits and @._- are allowed, and at least one of them")
 	}
-	shared := o.choice("mode", config.Mode, "shared", "local") == "shared"
-	onStoreFailure := o.choice("onStoreFailure", config.OnStoreFailure, limiter.Local, limiter.Closed, limiter.Open)
+	shared := o.choice("mode", or(config.Mode, "shared"), "shared", "local") == "shared"
+	onStoreFailure := o.choice("onStoreFailure", or(config.OnStoreFailure, limiter.Local), limiter.Local, limiter.Closed, limiter.Open)
 	criterion := o.criterion(&config.SourceCriterion)
-	style := o.choice("headers", config.Headers, "both", "ietf", "legacy", "none")
+	style := o.choice("headers", or(config.Headers, "both"), "both", "ietf", "legacy", "none")
 	decision := "X-RateLimit-Decision"
 	if onStoreFailure == limiter.Open {
 		decision = ""
@@ -207,7 +198,7 @@ func check(config *Config, name string) (*setting, error) {
 			o.refuse("decisionHeader", decision, "it must be the name of a header, or empty to send none")
 		}
 	}
-	clients := o.integer("maxClients", config.MaxClients, 1, maxClients)
+	clients := o.integer("maxClients", or(config.MaxClients, 65536), 1, maxClients)
 	store := o.store(&config.Valkey, shared)
 	if o.err != nil {
 		return nil, o.err
@@ -251,6 +242,14 @@ func describe(c *source.Criterion) string {
 		text += fmt.Sprintf(" behind %v", c.Excluded)
 	}
 	return text + ", IPv6 by /" + strconv.Itoa(c.IPv6Subnet)
+}
+
+// or returns what the user wrote, or the default.
+func or(value, otherwise interface{}) interface{} {
+	if value == nil {
+		return otherwise
+	}
+	return value
 }
 
 // options reads options one by one and keeps the first error.
@@ -458,12 +457,8 @@ func (o *options) criterion(config *SourceCriterion) source.Criterion {
 		set++
 		ip := config.IPStrategy
 		o.unknown("sourceCriterion.ipStrategy.", ip.Unknown)
-		if ip.Depth != nil {
-			c.Depth = int(o.integer("sourceCriterion.ipStrategy.depth", ip.Depth, 0, 1000))
-		}
-		if ip.IPv6Subnet != nil {
-			c.IPv6Subnet = int(o.integer("sourceCriterion.ipStrategy.ipv6Subnet", ip.IPv6Subnet, 1, 128))
-		}
+		c.Depth = int(o.integer("sourceCriterion.ipStrategy.depth", or(ip.Depth, 0), 0, 1000))
+		c.IPv6Subnet = int(o.integer("sourceCriterion.ipStrategy.ipv6Subnet", or(ip.IPv6Subnet, 64), 1, 128))
 		for i, text := range ip.ExcludedIPs {
 			network, err := source.ParsePrefix(text)
 			if err != nil {
@@ -488,10 +483,10 @@ func (o *options) store(config *ValkeyConfig, shared bool) *limiter.StoreSetting
 	s := &limiter.StoreSettings{
 		Username:    o.text("valkey.username", config.Username),
 		Password:    o.text("valkey.password", config.Password),
-		DB:          int(o.integer("valkey.db", config.DB, 0, 1000000)),
-		Timeout:     o.duration("valkey.timeout", config.Timeout, time.Millisecond, 10*time.Second, time.Millisecond),
-		DialTimeout: o.duration("valkey.dialTimeout", config.DialTimeout, time.Millisecond, time.Minute, time.Millisecond),
-		KeyPrefix:   o.text("valkey.keyPrefix", config.KeyPrefix),
+		DB:          int(o.integer("valkey.db", or(config.DB, 0), 0, 1000000)),
+		Timeout:     o.duration("valkey.timeout", or(config.Timeout, "100ms"), time.Millisecond, 10*time.Second, time.Millisecond),
+		DialTimeout: o.duration("valkey.dialTimeout", or(config.DialTimeout, "1s"), time.Millisecond, time.Minute, time.Millisecond),
+		KeyPrefix:   o.text("valkey.keyPrefix", or(config.KeyPrefix, "rate")),
 	}
 	if !prefixPattern.MatchString(s.KeyPrefix) {
 		o.refuse("valkey.keyPrefix", s.KeyPrefix, "only letters, digits and @._-: are allowed, and at least one of them")

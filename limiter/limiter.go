@@ -190,8 +190,12 @@ func askStore(c *call) {
 		if err != nil || refusal != "" {
 			return
 		}
-		if count != window.FixedOver {
+		if count > 0 {
 			c.answered = true
+			return
+		}
+		if count != window.FixedOver {
+			c.refusal = "ERR a count below one"
 			return
 		}
 		id, left = id+1, l.window

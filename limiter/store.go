@@ -62,7 +62,7 @@ type store struct {
 
 	mu           sync.Mutex           // guards what follows
 	roundTrip    time.Duration        // of the clock reading that offset comes from; 0: none
-	clockRefused bool                 // the user may not call TIME
+	clockRefused bool                 // the user may not call TIME, which was logged
 	prefix       string               // for the probe: under which the script last worked
 	pause        time.Duration        // before the next probe
 	wentAway     time.Time            // when health last reached away
@@ -107,12 +107,6 @@ func openStore(o *StoreSettings) *store {
 func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, err error) {
 	sent := time.Now()
 	conn.Stamp = sent.UnixNano()
-	s.mu.Lock()
-	refused := s.clockRefused
-	s.mu.Unlock()
-	if refused {
-		return "", nil
-	}
 	reply, err := resp.Do(conn, deadline, "TIME")
 	roundTrip := time.Since(sent)
 	if err != nil {
@@ -124,9 +118,12 @@ func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, e
 			return reply.Text, nil
 		}
 		s.mu.Lock()
+		news := !s.clockRefused
 		s.clockRefused = true
 		s.mu.Unlock()
-		log.Printf("gatequota: store %s: refuses TIME (%s); windows follow this gateway's clock", s.endpoint, word)
+		if news {
+			log.Printf("gatequota: store %s: refuses TIME (%s); windows follow this gateway's clock", s.endpoint, word)
+		}
 		return "", nil
 	}
 	if len(reply.Array) != 2 {
