@@ -116,15 +116,25 @@ func fragments(t *T) {
 }
 
 func lateAnswers(t *T) {
-	const rounds, limit = 200, 1_000_000
+	// Each round waits for a request to give up, so that some gateways wait together.
+	for gateway := 1; gateway <= 4; gateway++ {
+		t.sub(fmt.Sprintf("gateway %d", gateway), func(t *T) {
+			t.Parallel()
+			alternate(t, 60)
+		})
+	}
+}
+
+// alternate lets a client whose answers come too late and one whose answers come in
+// time take turns on the connections of one gateway.
+func alternate(t *T, rounds int) {
+	const limit = 1_000_000
 	v := t.valkey()
 	name := t.name()
 	length := roomy(600)
-	options := t.options(v, "limit", fmt.Sprint(limit), "window", seconds(length), "valkey.timeout", "20ms")
 	slowKey := headerKey(name, "slow", v.now(), length)
 	v.set(slowKey, limit/2)
 
-	// The answers to the slow client are held back until its request has given up.
 	var mu sync.Mutex
 	gate := make(chan struct{})
 	v.Usually(fakevalkey.Behaviour{Before: func(command []string) {
@@ -135,7 +145,18 @@ func lateAnswers(t *T) {
 			<-wait
 		}
 	}})
-	h := t.handler(name, options)
+	unlocked := make(chan struct{})
+	close(unlocked)
+	open := func(next chan struct{}) {
+		mu.Lock()
+		defer mu.Unlock()
+		if gate != unlocked {
+			close(gate)
+		}
+		gate = next
+	}
+	defer open(unlocked)
+	h := t.handler(name, t.options(v, "limit", fmt.Sprint(limit), "window", seconds(length), "valkey.timeout", "50ms"))
 	quick := func() bool {
 		got := t.ask(h, "quick")
 		if got.remaining < limit*3/4 {
@@ -148,15 +169,10 @@ func lateAnswers(t *T) {
 		if got := t.ask(h, "slow"); got.decision != "local" || got.status != http.StatusOK {
 			t.Errorf("a request whose answer is held back: %d, %s", got.status, got.decision)
 		}
-		mu.Lock()
-		close(gate)
-		gate = make(chan struct{})
-		mu.Unlock()
+		open(make(chan struct{}))
 		t.eventually("a count in the store", quick)
 	}
-	mu.Lock()
-	close(gate)
-	mu.Unlock()
+	open(unlocked)
 	t.eventually("the slow client's own count", func() bool {
 		got := t.ask(h, "slow")
 		return got.decision == "shared" && got.remaining < limit/2

@@ -365,8 +365,6 @@ func storeClockJumps(t *T) {
 	}
 	v.advance(100 * 24 * time.Hour)
 	for i := 0; i < 12; i++ {
-		// Two middlewares of the same store, both with clients that are within their
-		// limit.
 		if got := t.ask(h, fmt.Sprintf("client %d", i)); got.status != http.StatusOK {
 			t.Errorf("client %d is answered %d after the jump", i, got.status)
 		}

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
 // Stress sends n requests from many goroutines through middlewares that count in
-// the store and in memory, while the store is stopped and started eight times.
+// the store and in memory, while the store is stopped and started eight times, and
+// handlers are made anew as at a reload.
 func Stress(t *testing.T, plugin Plugin, n int) {
 	stress(&T{T: t, plugin: plugin}, n)
 }
@@ -18,13 +20,25 @@ func stress(t *T, n int) {
 	v := t.valkey()
 	middlewares := []struct {
 		limit, most int
-		handler     http.Handler
+		newHandler  New
 	}{
 		// The count in the store and the one in memory each have the
 		// limit, and no outage adds to either of them.
-		{5, 10, t.handler(t.name(), t.options(v))},
-		{10, 20, t.handler(t.name(), t.options(v, "limit", "10"))},
-		{20, 20, t.handler(t.name(), t.options(nil, "limit", "20"))},
+		{5, 10, t.configure(t.name(), t.options(v))},
+		{10, 20, t.configure(t.name(), t.options(v, "limit", "10"))},
+		{20, 20, t.configure(t.name(), t.options(nil, "limit", "20"))},
+	}
+	var handlers [3]atomic.Value
+	reload := func(m int) {
+		h, err := middlewares[m].newHandler(served)
+		if err != nil {
+			t.Errorf("making a handler: %v", err)
+			return
+		}
+		handlers[m].Store(&h)
+	}
+	for m := range middlewares {
+		reload(m)
 	}
 	var turn sync.Mutex
 	got := rush(20, n, func(i int) answer {
@@ -38,7 +52,11 @@ func stress(t *T, n int) {
 			restart(t, v)
 			turn.Unlock()
 		}
-		return t.ask(middlewares[i%3].handler, fmt.Sprintf("client %d", i/3%clients))
+		if i%100 < 3 {
+			reload(i % 3)
+		}
+		h := handlers[i%3].Load().(*http.Handler)
+		return t.ask(*h, fmt.Sprintf("client %d", i/3%clients))
 	})
 	allowed := map[[2]int]int{}
 	for i, a := range got {
