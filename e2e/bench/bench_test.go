@@ -36,7 +36,7 @@ func TestSpread(t *testing.T) {
 func rates(requests ...int64) *result {
 	r := &result{}
 	for _, n := range requests {
-		r.loads = append(r.loads, load{Requests: n, Microseconds: 1e6, P50: 1000, P95: 2500, P99: 4000})
+		r.loads = append(r.loads, load{Requests: n, Microseconds: 1e6, P50: 1000, P95: 2500, P99: 4000, Gateway: 50 * n, Store: 7 * n})
 	}
 	return r
 }
@@ -54,7 +54,7 @@ func TestParseWrk(t *testing.T) {
 	t.Parallel()
 	out := "Running 3s test\n  1234 requests in 3.00s\n\nRESULT {\"requests\":300,\"microseconds\":1500000,\"refused\":2,\"failed\":1,\"p50\":10,\"p95\":20,\"p99\":30}\n"
 	got, err := parseWrk([]byte(out))
-	if want := (load{300, 1500000, 2, 1, 10, 20, 30}); err != nil || got != want {
+	if want := (load{Requests: 300, Microseconds: 1500000, Refused: 2, Failed: 1, P50: 10, P95: 20, P99: 30}); err != nil || got != want {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 	if got.perSecond() != 200 {
@@ -143,7 +143,7 @@ func made() *report {
 	r := &report{
 		about: about{date: "2000-01-02", cpu: "A <CPU>", cores: 2, memory: "4 GiB", system: "Linux", load: "0.10 0.20 0.30",
 			traefik: "3.0.0", valkey: "8.0.0", wrk: "4.0", golang: "1.0"},
-		plan:    plan{rounds: 3, duration: 3 * time.Second, connections: 32},
+		plan:    plan{rounds: 3, duration: 3 * time.Second, connections: 32, note: "Nobody else was there."},
 		results: map[string]*result{},
 	}
 	for i, route := range routes {
@@ -165,7 +165,7 @@ func TestPrintedRatios(t *testing.T) {
 	if !strings.Contains(out.String(), "ratio local-allowed 1.476 1.455 1.500\n") {
 		t.Errorf("%s", &out)
 	}
-	if !regexp.MustCompile(`(?m)^shared-allowed +5100 +5000 +5200 +1\.00 +2\.50 +4\.00 +1\.00 +0\.00$`).Match(out.Bytes()) {
+	if !regexp.MustCompile(`(?m)^shared-allowed +5100 +5000 +5200 +1\.00 +2\.50 +4\.00 +50 +7 +1\.00 +0\.00$`).Match(out.Bytes()) {
 		t.Errorf("%s", &out)
 	}
 }
@@ -175,7 +175,9 @@ func TestMarkdown(t *testing.T) {
 	text := made().markdown()
 	for _, want := range []string{
 		"| mode local | rateLimit, in memory | allowed | **1.48** | 1.45 | 1.50 |\n",
-		"| Gatequota, mode shared | allowed | 5100 | 5000 to 5200 | 1.00 | 2.50 | 4.00 | 1.00 | 0.00 |\n",
+		"| Gatequota, mode shared | allowed | 5100 | 5000 to 5200 | 1.00 | 2.50 | 4.00 |\n",
+		"| Gatequota, mode shared | allowed | 50 | 50 | 7 | 7 | 1.00 | 0.00 |\n",
+		"  Nobody else was there.\n",
 		"Medians of 3 rounds.",
 		"On 2000-01-02,",
 		"2 cores, 4 GiB",

@@ -39,11 +39,12 @@ type plan struct {
 	rounds      int
 	duration    time.Duration // of one route in one round
 	connections int
+	note        string // what else must be known of the machine
 }
 
 // needs returns about how long a plan takes.
 func (p plan) needs() time.Duration {
-	each := p.duration + 500*time.Millisecond
+	each := p.duration + 100*time.Millisecond
 	return time.Duration(p.rounds*len(routes))*each + time.Duration(len(routes))*warmUp + 10*time.Second
 }
 
@@ -60,6 +61,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.IntVar(&p.rounds, "rounds", 7, "how often each route is loaded")
 	flags.DurationVar(&p.duration, "duration", 3*time.Second, "how long each time, in whole seconds")
 	flags.IntVar(&p.connections, "connections", 32, "how many connections wrk keeps busy")
+	flags.StringVar(&p.note, "note", "", "a `sentence` about the machine to write into the report")
 	docs := flags.String("docs", filepath.Join(lab.Root(), "docs"), "the `folder` to write performance.md and performance.svg to; empty writes nothing")
 	profile := flags.String("profile", "", "a `folder` to write profiles of Traefik under load to, after the rounds; empty takes none")
 	if err := flags.Parse(args); err != nil {

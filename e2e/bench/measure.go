@@ -77,10 +77,12 @@ func (b *bench) measure(t testing.TB) *report {
 			if round%2 == 1 {
 				route = routes[len(routes)-1-i]
 			}
-			before := b.commands(t)
+			before := b.work(t)
 			l := b.once(t, route, b.duration)
-			after := b.commands(t)
+			after := b.work(t)
 			result := r.results[route.name]
+			l.Gateway = (after.gateway - before.gateway).Microseconds()
+			l.Store = (after.store - before.store).Microseconds()
 			result.loads = append(result.loads, l)
 			result.scripts += after.scripts - before.scripts
 			result.commands += after.commands - before.commands
@@ -103,18 +105,22 @@ func (b *bench) once(t testing.TB, r route, duration time.Duration) load {
 	return l
 }
 
-// work is what the store has done so far.
+// work is what was done so far.
 type work struct {
-	scripts  int64 // calls of scripts: each is a round trip
-	commands int64 // all commands, those inside of scripts included
+	gateway, store time.Duration // processor time
+
+	scripts  int64 // calls of scripts in the store: each is a round trip
+	commands int64 // all commands in the store, those inside of scripts included
 }
 
-func (b *bench) commands(t testing.TB) work {
+func (b *bench) work(t testing.TB) work {
 	info, err := b.store.Client().Info(context.Background(), "commandstats").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return parseCommands(info)
+	w := parseCommands(info)
+	w.gateway, w.store = b.traefik.CPU(), b.store.CPU()
+	return w
 }
 
 var commandCalls = regexp.MustCompile(`(?m)^cmdstat_([^:]+):calls=(\d+)`)

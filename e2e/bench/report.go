@@ -59,6 +59,10 @@ func ratio(of, to *result) spread {
 	return spreadOf(ratios)
 }
 
+// The processor time of a request, in microseconds.
+func gatewayTime(l load) float64 { return float64(l.Gateway) / float64(l.Requests) }
+func storeTime(l load) float64   { return float64(l.Store) / float64(l.Requests) }
+
 func p50(l load) float64 { return float64(l.P50) / 1000 }
 func p95(l load) float64 { return float64(l.P95) / 1000 }
 func p99(l load) float64 { return float64(l.P99) / 1000 }
@@ -66,13 +70,14 @@ func p99(l load) float64 { return float64(l.P99) / 1000 }
 // print writes the figures for people who look at a terminal, and the ratios for
 // programs too: "ratio NAME MEDIAN MIN MAX", one line each.
 func (r *report) print(out io.Writer) {
-	const layout = "%-24s %8s %8s %8s %8s %8s %8s %10s %10s\n"
-	fmt.Fprintf(out, "\n"+layout, "route", "req/s", "min", "max", "p50 ms", "p95 ms", "p99 ms", "scripts/r", "commands/r")
+	const layout = "%-23s %6s %6s %6s %7s %7s %7s %8s %8s %9s %10s\n"
+	fmt.Fprintf(out, "\n"+layout, "route", "req/s", "min", "max", "p50 ms", "p95 ms", "p99 ms", "gw us/r", "db us/r", "scripts/r", "commands/r")
 	for _, route := range routes {
 		x := r.results[route.name]
 		rate := x.of(load.perSecond)
 		fmt.Fprintf(out, layout, route.name, whole(rate.median), whole(rate.min), whole(rate.max),
 			hundredths(x.of(p50).median), hundredths(x.of(p95).median), hundredths(x.of(p99).median),
+			whole(x.of(gatewayTime).median), whole(x.of(storeTime).median),
 			hundredths(x.each(x.scripts)), hundredths(x.each(x.commands)))
 	}
 	fmt.Fprintln(out)
@@ -134,19 +139,31 @@ func (r *report) markdown() string {
 	line("Medians of %d rounds. The latencies are those of a gateway that is kept as busy as it can be: with %d requests", r.plan.rounds, r.plan.connections)
 	line("under way at any time, they follow from the throughput, and say little about one that has time to spare.")
 	line("")
-	line("| route | requests | requests/s | lowest to highest | p50 ms | p95 ms | p99 ms | round trips to the store | commands in the store |")
-	line("|---|---|---:|---:|---:|---:|---:|---:|---:|")
+	line("| route | requests | requests/s | lowest to highest | p50 ms | p95 ms | p99 ms |")
+	line("|---|---|---:|---:|---:|---:|---:|")
 	for _, route := range routes {
 		x := r.results[route.name]
 		rate := x.of(load.perSecond)
-		line("| %s | %s | %s | %s to %s | %s | %s | %s | %s | %s |", route.title, outcome(route),
+		line("| %s | %s | %s | %s to %s | %s | %s | %s |", route.title, outcome(route),
 			whole(rate.median), whole(rate.min), whole(rate.max),
-			hundredths(x.of(p50).median), hundredths(x.of(p95).median), hundredths(x.of(p99).median),
-			hundredths(x.each(x.scripts)), hundredths(x.each(x.commands)))
+			hundredths(x.of(p50).median), hundredths(x.of(p95).median), hundredths(x.of(p99).median))
 	}
 	line("")
-	line("The last two columns are per request: calls of a script, and all commands that ran, those inside of the script")
-	line("included.")
+	line("## Cost of a request")
+	line("")
+	line("Processor time is what the kernel counted for the whole process, garbage collection included: the median of the")
+	line("rounds, and the lowest, on which other work on the machine told least. Round trips are calls of a script;")
+	line("commands are all that the store ran, those inside of the script included.")
+	line("")
+	line("| route | requests | Traefik, µs | lowest | Valkey, µs | lowest | round trips | commands |")
+	line("|---|---|---:|---:|---:|---:|---:|---:|")
+	for _, route := range routes {
+		x := r.results[route.name]
+		gateway, store := x.of(gatewayTime), x.of(storeTime)
+		line("| %s | %s | %s | %s | %s | %s | %s | %s |", route.title, outcome(route),
+			whole(gateway.median), whole(gateway.min), whole(store.median), whole(store.min),
+			hundredths(x.each(x.scripts)), hundredths(x.each(x.commands)))
+	}
 	line("")
 	line("## How it was measured")
 	line("")
@@ -154,6 +171,9 @@ func (r *report) markdown() string {
 	line("")
 	line("- Machine: %s, %d cores, %s, %s. Load average before the run: %s. wrk, Traefik, Valkey and the", r.about.cpu, r.about.cores, r.about.memory, r.about.system, r.about.load)
 	line("  application share the cores, so that the figures of another machine, or of several, will be others: compare ratios.")
+	if r.plan.note != "" {
+		line("  %s", r.plan.note)
+	}
 	line("- Traefik %s with one entry point, no access log and no metrics; the plugin as a local plugin.", r.about.traefik)
 	line("- Valkey %s without persistence, over loopback.", r.about.valkey)
 	line("- Two replicas that answer `ok` (Go %s).", r.about.golang)

@@ -23,7 +23,7 @@ function done(summary, latency, requests)
 end
 `
 
-// load is what one run of wrk found.
+// load is what one run of wrk found, and what it cost.
 type load struct {
 	Requests     int64 `json:"requests"`
 	Microseconds int64 `json:"microseconds"`
@@ -32,6 +32,10 @@ type load struct {
 	P50          int64 `json:"p50"`     // microseconds, as the next two
 	P95          int64 `json:"p95"`
 	P99          int64 `json:"p99"`
+
+	// What wrk does not know: the processor time of the gateway and of the store,
+	// in microseconds, for all requests together.
+	Gateway, Store int64
 }
 
 // perSecond returns the requests in a second.
