@@ -1,9 +1,12 @@
 package lab
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -317,6 +320,25 @@ func PasswordFile(t testing.TB, secret string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// EndScript ends the script that blocks a store without password. It takes a
+// connection of its own, since the opening of the client's connections is more
+// than a blocked store permits.
+func (s *Store) EndScript() {
+	s.t.Helper()
+	conn, err := net.Dial("tcp", s.Addr())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(conn, "SCRIPT KILL\r\n"); err != nil {
+		s.t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(conn).ReadString('\n'); line != "+OK\r\n" {
+		s.t.Fatalf("ending a script: %q, %v", line, err)
+	}
 }
 
 // T returns the test that the store was started for.

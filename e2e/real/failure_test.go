@@ -133,7 +133,7 @@ var faults = []fault{
 				return err != nil && strings.HasPrefix(err.Error(), "BUSY")
 			})
 		},
-		end:  func(s *lab.Store, _ *lab.Proxy) { s.Do("SCRIPT", "KILL") },
+		end:  func(s *lab.Store, _ *lab.Proxy) { s.EndScript() },
 		says: "BUSY",
 	}, {
 		name: "loading its data",
