@@ -267,7 +267,7 @@ func breakerOpens(t *T) {
 		h := t.handler(name, t.options(v, "onStoreFailure", mode, "valkey.timeout", "100ms"))
 		t.eventually("a count in the store", func() bool { return t.ask(h, "key").decision == "shared" })
 		before, _ := v.calls(name)
-		v.Pause()
+		v.Handle("EVALSHA", func(*fakevalkey.Server, []string) string { return "" })
 		for i := 0; i < 100; i++ {
 			if got := t.ask(h, fmt.Sprintf("client %d", i)); got.decision != mode {
 				t.Errorf("request %d is decided %s", i+1, got.decision)
