@@ -76,13 +76,15 @@ func New(s *Settings, now time.Time) *Limiter {
 		limit:          s.Limit,
 		window:         s.Window,
 		onStoreFailure: s.OnStoreFailure,
-		table:          openTable(s.Scope, s.Window, s.MaxClients, now),
 	}
+	ledger := ""
 	if s.Store != nil {
+		ledger = s.Store.Network + " " + s.Store.Address + " " + strconv.Itoa(s.Store.DB) + " " + s.Store.KeyPrefix
 		l.store = openStore(s.Store)
 		l.keyPrefix = s.Store.KeyPrefix
 		l.keyHead = s.Store.KeyPrefix + ":" + s.Scope + ":{"
 	}
+	l.table = openTable(ledger, s.Scope, s.Window, s.MaxClients, now)
 	return l
 }
 
@@ -98,16 +100,17 @@ func Take(l *Limiter, client string, now time.Time) (window.Decision, string) {
 	if l.store == nil {
 		return takeLocal(l, client, now.Unix()), Local
 	}
-	if l.store.health.Load() < away {
-		c := &call{limiter: l, client: client, now: now}
-		askStore(c)
-		if c.answered {
-			return takeShared(c), Shared
-		}
-	} else {
+	if l.store.health.Load() >= away {
 		passBy(l.store)
+		return takeAlone(l, client, now)
 	}
-	return takeAlone(l, client, now)
+	c := &call{limiter: l, client: client, now: now, start: time.Now()}
+	askStore(c)
+	if c.answered {
+		return takeShared(c), Shared
+	}
+	// The wait may have been longer than a window: what counts is when it ended.
+	return takeAlone(l, client, now.Add(time.Since(c.start)))
 }
 
 // takeLocal decides by the count in this gateway's memory. unix is the time in
@@ -140,14 +143,15 @@ func takeAlone(l *Limiter, client string, now time.Time) (window.Decision, strin
 	case Closed:
 		return window.Decision{RetryAfter: untilProbe(l.store, now)}, Closed
 	}
-	return takeLocal(l, client, now.Add(time.Duration(l.store.offset.Load())).Unix()), Local
+	return takeLocal(l, client, storeTime(l.store, now)/int64(time.Second)), Local
 }
 
 // A call is one request's turn at the store.
 type call struct {
 	limiter *Limiter
 	client  string
-	now     time.Time
+	now     time.Time  // of the request, by which its window is found
+	start   time.Time  // of this turn, by the clock of this machine
 	conn    *resp.Conn // held while the store is asked
 
 	// What came of it. The count is valid where answered is set.
@@ -167,20 +171,25 @@ var fixed = resp.NewScript(window.FixedScript)
 func askStore(c *call) {
 	defer settle(c)
 	l, s := c.limiter, c.limiter.store
-	deadline := c.now.Add(s.timeout)
+	deadline := c.start.Add(s.timeout)
 	c.conn, c.err = resp.Acquire(s.pool, deadline)
 	if c.err != nil {
 		return
 	}
-	local := c.now.UnixNano()
-	if local-c.conn.Stamp > int64(clockAge) {
+	age := c.start.Sub(began) - time.Duration(c.conn.Stamp)
+	if age > s.clockAge {
 		c.refusal, c.err = readClock(s, c.conn, deadline)
 		if c.err != nil || c.refusal != "" {
 			return
 		}
 	}
+	if time.Since(c.start) > s.timeout/4*3 {
+		// What is left would be no fair chance for the store.
+		c.err = resp.ErrPoolTimeout
+		return
+	}
 	// Only now is the store's clock known for certain, on a first connection.
-	id, left := window.FixedAt((local+s.offset.Load())/int64(time.Second), l.window)
+	id, left := window.FixedAt(storeTime(s, c.now)/int64(time.Second), l.window)
 	key := l.keyHead + hex.EncodeToString([]byte(c.client)) + "}:"
 	for try := 0; try < 2; try++ {
 		end := (id + 1) * l.window
@@ -214,11 +223,9 @@ func settle(c *call) {
 	if c.conn != nil {
 		resp.Release(s.pool, c.conn)
 	}
-	if c.answered {
-		if s.health.Load() != 0 {
-			recovered(s, c.limiter.keyPrefix)
-		}
-		return
+	if !c.answered {
+		failed(s, c.limiter.keyPrefix, c.refusal, c.err)
+	} else if s.health.Load() != 0 {
+		answered(s)
 	}
-	failed(s, c.limiter.keyPrefix, c.refusal, c.err)
 }

@@ -52,14 +52,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// storeTime is the time in seconds by which the script judges.
-var storeTime atomic.Int64
+// scriptTime is the time in seconds by which the script judges.
+var scriptTime atomic.Int64
 
 // start is a moment in the middle of a window of a minute, and of a second.
 var start = time.Unix(1764499230, 500e6)
 
 // fakeStore runs a store whose clock goes as ours does. It gives the script the
-// meaning that it has in Lua, with storeTime for the clock.
+// meaning that it has in Lua, with scriptTime for the clock.
 func fakeStore(t *testing.T) *fakevalkey.Server {
 	forget()
 	s := fakevalkey.Start(t, fakevalkey.Config{})
@@ -69,7 +69,7 @@ func fakeStore(t *testing.T) *fakevalkey.Server {
 			t.Errorf("the end of the window is %q", args[3])
 		}
 		answer := fakevalkey.Count(s, args[:3])
-		if end <= storeTime.Load() {
+		if end <= scriptTime.Load() {
 			return fakevalkey.Int(window.FixedOver)
 		}
 		return answer
@@ -90,13 +90,10 @@ func forget() {
 	logged.mu.Unlock()
 }
 
-// eternity makes the deadline of a request at start lie ahead of today.
-const eternity = 100 * 365 * 24 * time.Hour
-
 func settings(name string, store *fakevalkey.Server) *Settings {
 	s := &Settings{Scope: name, Limit: 5, Window: 60, MaxClients: 100, OnStoreFailure: Local}
 	if store != nil {
-		s.Store = &StoreSettings{Endpoint: name, Network: "tcp", Address: store.Addr(), Timeout: eternity,
+		s.Store = &StoreSettings{Endpoint: name, Network: "tcp", Address: store.Addr(), Timeout: time.Minute,
 			DialTimeout: 5 * time.Second, KeyPrefix: "rate", TLSIdentity: name}
 	}
 	return s
@@ -127,7 +124,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 
 func TestTwoLimitersShareTheCountOfTheStore(t *testing.T) {
 	store := fakeStore(t)
-	storeTime.Store(start.Unix())
+	scriptTime.Store(start.Unix())
 	a, b := New(settings("two", store), start), New(settings("two", store), start)
 	for i := 0; i < 8; i++ {
 		l := a
@@ -157,7 +154,7 @@ func TestTwoLimitersShareTheCountOfTheStore(t *testing.T) {
 
 func TestWindowsFollowTheStoresClock(t *testing.T) {
 	store := fakeStore(t)
-	storeTime.Store(start.Unix())
+	scriptTime.Store(start.Unix())
 	store.SetTime(time.Now().Add(time.Hour))
 	l := New(settings("clock", store), start)
 	d, way := Take(l, "client", start)
@@ -173,7 +170,7 @@ func TestRequestOfAnEndedWindowCountsInTheNext(t *testing.T) {
 	store := fakeStore(t)
 	l := New(settings("edge", store), start)
 	// By the store's clock the window ended while the request was on its way.
-	storeTime.Store(start.Unix() + 30)
+	scriptTime.Store(start.Unix() + 30)
 	d, way := Take(l, "client", start)
 	if !d.Allowed || d.Remaining != 4 || d.Reset != 60 || way != Shared {
 		t.Errorf("%+v by way %s, want the first of five in a window of 60 s, shared", d, way)
@@ -182,7 +179,7 @@ func TestRequestOfAnEndedWindowCountsInTheNext(t *testing.T) {
 		t.Errorf("the next window counts %d, want 1; keys: %q", got, store.Keys())
 	}
 	// A store whose clock is a window further on is no store to count with.
-	storeTime.Store(start.Unix() + 300)
+	scriptTime.Store(start.Unix() + 300)
 	if _, way := Take(l, "client", start); way != Local {
 		t.Errorf("decided by way %s, want local", way)
 	}
@@ -190,7 +187,7 @@ func TestRequestOfAnEndedWindowCountsInTheNext(t *testing.T) {
 
 func TestLocalGoesOnFromTheLastSharedCount(t *testing.T) {
 	store := fakeStore(t)
-	storeTime.Store(start.Unix())
+	scriptTime.Store(start.Unix())
 	l := New(settings("warm", store), start)
 	if allowed, _ := take(l, "client", 3, start); allowed != 3 {
 		t.Fatalf("%d allowed, want 3", allowed)
@@ -229,7 +226,7 @@ func TestClosedAndOpen(t *testing.T) {
 
 func TestStoreThatIsAwayIsLeftAlone(t *testing.T) {
 	store := fakeStore(t)
-	storeTime.Store(start.Unix())
+	scriptTime.Store(start.Unix())
 	store.Refuse("OOM command not allowed when used memory > 'maxmemory'.")
 	l := New(settings("away", store), start)
 	take(l, "client", 3, start)
@@ -266,7 +263,8 @@ func TestTimeoutsWeighMoreThanRefusals(t *testing.T) {
 	}{
 		{[]error{errors.New("refused"), errors.New("refused")}, 2},
 		{[]error{resp.ErrTimeout}, 2},
-		{[]error{resp.ErrPoolTimeout}, 2},
+		{[]error{fmt.Errorf("%w: %w", resp.ErrPoolTimeout, resp.ErrTimeout)}, 2},    // the server was silent
+		{[]error{resp.ErrPoolTimeout, resp.ErrPoolTimeout, resp.ErrPoolTimeout}, 0}, // others were in the way
 	} {
 		s.health.Store(0)
 		for _, err := range c.errs {
@@ -276,13 +274,19 @@ func TestTimeoutsWeighMoreThanRefusals(t *testing.T) {
 			t.Errorf("after %q the health is %d, want %d", c.errs, got, c.want)
 		}
 	}
+	s.health.Store(2)
 	failed(s, "rate", "NOPERM no permissions to access a key", nil)
 	if got := s.health.Load(); got != 2 {
 		t.Errorf("after NOPERM for one prefix the health is %d, want 2 as before", got)
 	}
-	recovered(s, "rate")
+	answered(s)
 	if got := s.health.Load(); got != 0 {
 		t.Errorf("after an answer the health is %d, want 0", got)
+	}
+	s.health.Store(away)
+	answered(s)
+	if got := s.health.Load(); got != away {
+		t.Errorf("after a late answer of a store that is away the health is %d, want %d: a probe decides", got, away)
 	}
 }
 
@@ -293,18 +297,19 @@ func TestUnsteadyStoreDoesNotFloodTheLog(t *testing.T) {
 	for i := 0; i < 50; i++ {
 		failed(s, "rate", "", resp.ErrTimeout)
 		failed(s, "rate", []string{"OOM a", "BUSY b", "FOO c"}[i%3], nil)
-		recovered(s, "rate")
+		recovered(s)
 	}
 	lines := logged.about("store unsteady:")
-	if len(lines) != 3 || !strings.Contains(lines[0], "away (") || !strings.Contains(lines[1], "answers again") || !strings.Contains(lines[2], "not steady") {
-		t.Errorf("log %q, want one line each for going, coming back, and not being steady", lines)
+	if len(lines) != 4 || !strings.Contains(lines[0], "away (") || !strings.Contains(lines[1], "answers again") ||
+		!strings.Contains(lines[2], "not steady") || !strings.Contains(lines[3], "answers again") {
+		t.Errorf("log %q, want going and coming back twice, the second time with a word about the rest", lines)
 	}
 	s.mu.Lock()
 	s.wentAway, s.cameBack = time.Now().Add(-time.Hour), time.Now()
-	s.unsteady = true
+	s.told = false
 	s.mu.Unlock()
 	s.health.Store(away)
-	recovered(s, "rate")
+	recovered(s)
 	if lines := logged.about("answers again after 1h"); len(lines) != 1 {
 		t.Errorf("log %q, want a line for the end of a long outage", lines)
 	}
@@ -321,7 +326,7 @@ func TestProbingEndsWhenNobodyAsks(t *testing.T) {
 		t.Error("the store counts as healthy though nothing was heard of it")
 	}
 	l.store.probeIdle = time.Minute
-	storeTime.Store(start.Unix())
+	scriptTime.Store(start.Unix())
 	store.Refuse("")
 	eventually(t, "the first request after the silence begins probing, which finds the store back", func() bool {
 		_, way := Take(l, "client", start)
@@ -331,7 +336,8 @@ func TestProbingEndsWhenNobodyAsks(t *testing.T) {
 
 func TestPanicAtTheStoreIsAStoreFailure(t *testing.T) {
 	l := New(settings("panic", fakeStore(t)), start)
-	l.store = &store{endpoint: "panic", said: map[string]time.Time{}, timeout: time.Second} // without a pool
+	l.store = newStore(&StoreSettings{Endpoint: "panic", Timeout: time.Second})
+	l.store.pool = nil
 	if d, way := Take(l, "client", start); !d.Allowed || way != Local {
 		t.Errorf("%+v by way %s, want allowed by the local count", d, way)
 	}
@@ -339,7 +345,7 @@ func TestPanicAtTheStoreIsAStoreFailure(t *testing.T) {
 
 func TestOutlyingClockReadingsAreDiscarded(t *testing.T) {
 	s := &store{}
-	for i, c := range []struct{ offset, roundTrip, want time.Duration }{
+	for i, c := range []struct{ origin, roundTrip, want time.Duration }{
 		{10 * time.Second, time.Millisecond, 10 * time.Second},
 		{11 * time.Second, 500 * time.Millisecond, 10 * time.Second},
 		{10*time.Second + 1, 2 * time.Millisecond, 10*time.Second + 1},
@@ -347,9 +353,9 @@ func TestOutlyingClockReadingsAreDiscarded(t *testing.T) {
 		{12 * time.Second, 9 * time.Millisecond, 12 * time.Second}, // slower since, and believed
 		{-time.Hour, time.Microsecond, -time.Hour},                 // the store's clock was set
 	} {
-		learnClock(s, c.offset, c.roundTrip)
-		if got := time.Duration(s.offset.Load()); got != c.want {
-			t.Errorf("reading %d: offset %s, want %s", i, got, c.want)
+		learnClock(s, int64(c.origin), c.roundTrip)
+		if got := time.Duration(s.origin.Load()); got != c.want {
+			t.Errorf("reading %d: origin %s, want %s", i, got, c.want)
 		}
 	}
 }
@@ -359,7 +365,7 @@ func TestUserWithoutTimeIsToldOnce(t *testing.T) {
 	store.Handle("TIME", func(_ *fakevalkey.Server, _ []string) string {
 		return fakevalkey.Error("NOPERM User limiter has no permissions to run the 'time' command")
 	})
-	storeTime.Store(0)
+	scriptTime.Store(0)
 	l := New(settings("no time", store), start)
 	for i := 0; i < 3; i++ {
 		if d, way := Take(l, "client", start); !d.Allowed || way != Shared || d.Reset != 30 {
@@ -399,16 +405,16 @@ func TestStoresAreSharedByIdentity(t *testing.T) {
 	}
 }
 
-func TestTablesAreKeyedByScopeAndLength(t *testing.T) {
-	a := openTable("tables", 60, 10, start)
-	if openTable("tables", 60, 20, start) != a {
+func TestTablesAreKeyedByLedgerScopeAndLength(t *testing.T) {
+	a := openTable("", "tables", 60, 10, start)
+	if openTable("", "tables", 60, 20, start) != a {
 		t.Error("one scope has two tables")
 	}
 	if got := window.FixedMax(a.counts); got != 20 {
 		t.Errorf("the table holds at most %d, want the 20 that were loaded last", got)
 	}
-	if openTable("tables", 3600, 10, start) == a || openTable("tables2", 60, 10, start) == a {
-		t.Error("another length or scope has the same table")
+	if openTable("", "tables", 3600, 10, start) == a || openTable("", "tables2", 60, 10, start) == a || openTable("tcp x 0 rate", "tables", 60, 10, start) == a {
+		t.Error("another length, scope or ledger has the same table")
 	}
 }
 
@@ -440,7 +446,7 @@ func TestReasonsHoldNothingButTheFirstWord(t *testing.T) {
 
 func TestManyAtOnceGetExactlyTheLimit(t *testing.T) {
 	store := fakeStore(t)
-	storeTime.Store(start.Unix())
+	scriptTime.Store(start.Unix())
 	for _, c := range []struct {
 		name  string
 		store *fakevalkey.Server
@@ -477,7 +483,7 @@ func TestManyAtOnceGetExactlyTheLimit(t *testing.T) {
 func TestExtraRequestsDuringFailuresAreBounded(t *testing.T) {
 	const limit, gateways = 20, 3
 	server := fakeStore(t)
-	storeTime.Store(start.Unix())
+	scriptTime.Store(start.Unix())
 	random := rand.New(rand.NewSource(3))
 	worst := 0
 	for round := 0; round < 100; round++ {
@@ -536,4 +542,117 @@ func TestExtraRequestsDuringFailuresAreBounded(t *testing.T) {
 		t.Errorf("a client got %d, want at most %d", worst, limit*(1+gateways))
 	}
 	t.Logf("the worst of 100 rounds: %d requests of one client, limit %d, %d gateways", worst, limit, gateways)
+}
+
+func TestClockIsReadAgainWhenItIsOld(t *testing.T) {
+	server := fakeStore(t)
+	scriptTime.Store(start.Unix())
+	l := New(settings("age", server), start)
+	reads := func() (n int) {
+		for _, command := range server.Commands() {
+			if command.Args[0] == "TIME" {
+				n++
+			}
+		}
+		return n
+	}
+	take(l, "client", 3, start)
+	if got := reads(); got != 1 {
+		t.Errorf("the clock was read %d times for three requests, want once", got)
+	}
+	server.Advance(time.Hour)
+	l.store.clockAge = 0
+	if d, way := Take(l, "client", start); way != Shared || d.Remaining != 4 {
+		t.Errorf("%+v by way %s, want the first in a window of the new time", d, way)
+	}
+	if got := reads(); got != 2 {
+		t.Errorf("the clock was read %d times, want once more", got)
+	}
+}
+
+func TestPausesGrowToFiveSecondsAndVary(t *testing.T) {
+	pause := firstPause
+	for i := 0; i < 10; i++ {
+		for _, chance := range []float64{0, 0.5, 0.999} {
+			if got := jittered(pause, chance); got > pause || got < pause/2 || got > longestPause || chance > 0 && got == pause {
+				t.Errorf("a pause of %s becomes %s", pause, got)
+			}
+		}
+		next := longer(pause)
+		if next <= pause && next != longestPause || next > longestPause {
+			t.Errorf("after %s comes %s", pause, next)
+		}
+		pause = next
+	}
+	if pause != 5*time.Second {
+		t.Errorf("pauses grow to %s, want 5 s", pause)
+	}
+}
+
+func TestLastingTroubleIsRepeated(t *testing.T) {
+	forget()
+	s := newStore(&StoreSettings{Endpoint: "lasting"})
+	lasting(s, "away", "first")
+	lasting(s, "away", "too soon")
+	s.repeatAfter = 0
+	lasting(s, "away", "again")
+	lasting(s, "other", "another trouble")
+	if lines := logged.about("store lasting:"); len(lines) != 3 {
+		t.Errorf("log %q, want three lines", lines)
+	}
+}
+
+func TestProbeRepeatsThatTheStoreIsAway(t *testing.T) {
+	server := fakeStore(t)
+	server.Refuse("LOADING the dataset")
+	l := New(settings("repeat", server), start)
+	l.store.repeatAfter = 0
+	take(l, "client", 3, start)
+	eventually(t, "a line that the store is still away", func() bool { return len(logged.about("repeat: still away (\"LOADING\": it is starting)")) > 0 })
+}
+
+// More requests than the connections can carry are no sign that the store is ill.
+func TestBusyConnectionsAreNoStoreFailure(t *testing.T) {
+	server := fakeStore(t)
+	scriptTime.Store(start.Unix())
+	s := settings("busy", server)
+	s.Store.Timeout = 50 * time.Millisecond
+	l := New(s, start)
+	var held []*resp.Conn
+	for i := 0; i < poolSize; i++ {
+		conn, err := resp.Acquire(l.store.pool, time.Now().Add(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	if allowed, ways := take(l, "client", 4, start); allowed != 4 || ways[Local] != 4 {
+		t.Errorf("%d allowed by ways %v, want 4, local", allowed, ways)
+	}
+	if got := l.store.health.Load(); got != 0 {
+		t.Errorf("the health is %d, want 0", got)
+	}
+	if lines := logged.about("store busy:"); len(lines) != 1 || !strings.Contains(lines[0], "none of 32 connections") {
+		t.Errorf("log %q, want one line", lines)
+	}
+	for _, conn := range held {
+		resp.Release(l.store.pool, conn)
+	}
+	l.store.timeout = time.Minute
+	if d, way := Take(l, "other", start); way != Shared {
+		t.Errorf("%+v by way %s when connections are free, want shared", d, way)
+	}
+}
+
+func TestReasonNamesTheCommandThatIsRefused(t *testing.T) {
+	for refusal, want := range map[string]string{
+		"NOPERM User limiter has no permissions to run the 'evalsha' command":                        "EVALSHA",
+		"NOPERM this user has no permissions to run the 'evalsha' command or its subcommand":         "EVALSHA",
+		"ERR ACL failure in script: User limiter has no permissions to run the 'incrby' command":     "INCRBY",
+		"ERR unknown command 'EVALSHA', with args beginning with: '0a4d' '1' 'rate:quota:{6ab9}:1' ": "EVALSHA",
+	} {
+		if got := reason(refusal, nil); !strings.HasSuffix(got, "names the command "+want) {
+			t.Errorf("reason(%q) = %q, want the command %s", refusal, got, want)
+		}
+	}
 }

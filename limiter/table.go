@@ -8,8 +8,10 @@ import (
 	"github.com/gatequota/gatequota/window"
 )
 
-// A table holds the counts of one scope in this gateway's memory, for windows of
-// one length: the numbers of windows of different lengths do not compare.
+// A table holds the counts of one scope in this gateway's memory, for one ledger
+// and for windows of one length. A ledger is where the scope is counted: a store,
+// however one logs in there, or this memory. Windows of different lengths, or by
+// the clocks of different stores, have numbers that do not compare.
 type table struct {
 	length int64 // seconds
 
@@ -24,11 +26,11 @@ var (
 	tables   = map[string]*table{} // guarded by tablesMu
 )
 
-// openTable returns the table of a scope. It is made at first use and then kept,
+// openTable returns the table of a scope in a ledger. It is made at first use and then kept,
 // since handlers of an earlier configuration may still count in it; but tables in
 // which nothing was counted for two windows are emptied. Where several middlewares
 // of one scope differ in maxClients, the one that was loaded last is obeyed.
-func openTable(scope string, length int64, maxClients int, now time.Time) *table {
+func openTable(ledger, scope string, length int64, maxClients int, now time.Time) *table {
 	tablesMu.Lock()
 	defer tablesMu.Unlock()
 	for _, t := range tables {
@@ -41,7 +43,7 @@ func openTable(scope string, length int64, maxClients int, now time.Time) *table
 		}
 		t.mu.Unlock()
 	}
-	name := scope + ":" + strconv.FormatInt(length, 10)
+	name := ledger + " " + scope + " " + strconv.FormatInt(length, 10)
 	t := tables[name]
 	if t == nil {
 		t = &table{length: length, counts: window.NewFixedCounts(maxClients), idle: now}

@@ -1,0 +1,274 @@
+package limiter
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"math/rand"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gatequota/gatequota/resp"
+)
+
+const (
+	// away is the health from which a store is not asked. A time-out adds two, as
+	// it cost a request its whole patience, any other failure one, and an answer
+	// sets the health back to zero.
+	away = 3
+
+	// The pauses between probes of a store that is away grow from firstPause to
+	// longestPause, which also bounds the Retry-After of requests that are held
+	// back meanwhile.
+	firstPause   = 250 * time.Millisecond
+	longestPause = 5 * time.Second
+	// probeIdle is the time without any request after which probing ends, so that
+	// a store which no configuration names any more is left alone. The next
+	// request begins it anew.
+	probeIdle = time.Minute
+	// stableAfter is how long a store must have answered for the pauses to begin
+	// small again, and for the next change of its state to be news for the log.
+	stableAfter = 30 * time.Second
+	// repeatAfter is the time between two log lines about a trouble that lasts.
+	repeatAfter = time.Minute
+)
+
+// failed notes a turn at the store that brought no count, and stops asking the
+// store when it was one too many in a row.
+func failed(s *store, prefix, refusal string, err error) {
+	if resp.Word(refusal) == "NOPERM" {
+		// One prefix, or one command, that this user may not touch: others may
+		// work all the same.
+		lasting(s, "NOPERM "+prefix, fmt.Sprintf("refuses the count of keys with the prefix %q (%s)", prefix, reason(refusal, nil)))
+		return
+	}
+	late := errors.Is(err, resp.ErrTimeout)
+	if errors.Is(err, resp.ErrPoolTimeout) && !late {
+		// Others held the connections, or a new one took its time: no sign that the
+		// store is ill.
+		lasting(s, "busy", fmt.Sprintf("none of %d connections became free in time; such requests are decided by onStoreFailure", poolSize))
+		return
+	}
+	weight := int64(1)
+	if late {
+		weight = 2
+	}
+	now := time.Now()
+	s.mu.Lock()
+	before := s.health.Load()
+	s.health.Store(before + weight)
+	if before >= away || before+weight < away {
+		s.mu.Unlock()
+		return
+	}
+	s.unsteady = now.Sub(s.cameBack) < stableAfter
+	if !s.unsteady || s.pause == 0 {
+		s.pause = firstPause
+	}
+	s.prefix = prefix
+	s.wentAway = now
+	s.passed.Store(0)
+	unsteady := s.unsteady
+	s.told = true
+	s.mu.Unlock()
+
+	// The probe shall not try, one after the other, connections that hang.
+	resp.DropIdle(s.pool)
+	if unsteady {
+		told := lasting(s, "unsteady", fmt.Sprintf("away again (%s); while it is not steady only some changes are logged", reason(refusal, err)))
+		s.mu.Lock()
+		s.told = told
+		s.mu.Unlock()
+	} else {
+		log.Printf("gatequota: store %s: away (%s); requests are decided by onStoreFailure until it answers", s.endpoint, reason(refusal, err))
+	}
+	startProbe(s)
+}
+
+// answered notes a count after failures. A store that is away already comes back
+// by a probe alone, and not by an answer that was under way.
+func answered(s *store) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.health.Load() < away {
+		s.health.Store(0)
+	}
+}
+
+// recovered notes that a probe was answered.
+func recovered(s *store) {
+	now := time.Now()
+	s.mu.Lock()
+	s.health.Store(0)
+	s.cameBack = now
+	lasted := now.Sub(s.wentAway)
+	news := s.told || lasted >= stableAfter
+	s.mu.Unlock()
+	if news {
+		log.Printf("gatequota: store %s: answers again after %s; %d requests were decided without it",
+			s.endpoint, lasted.Round(time.Millisecond), s.passed.Load())
+	}
+}
+
+// passBy notes a request that is decided without asking the store.
+func passBy(s *store) {
+	s.passed.Add(1)
+	if !s.probing.Load() {
+		startProbe(s)
+	}
+}
+
+// untilProbe returns the seconds until the store is tried again, 1 to 5.
+func untilProbe(s *store, now time.Time) int64 {
+	left := time.Duration(s.probeAt.Load() - now.UnixNano())
+	if left > longestPause {
+		left = longestPause
+	}
+	seconds := int64((left + time.Second - 1) / time.Second)
+	if seconds < 1 {
+		return 1
+	}
+	return seconds
+}
+
+func startProbe(s *store) {
+	if s.probing.CompareAndSwap(false, true) {
+		go probe(s)
+	}
+}
+
+// probe tries the store until it answers, or until nobody asks for it any more.
+func probe(s *store) {
+	defer probeEnded(s)
+	seen := s.passed.Load()
+	since := time.Now()
+	for s.health.Load() >= away {
+		s.mu.Lock()
+		pause := jittered(s.pause, rand.Float64())
+		s.pause = longer(s.pause)
+		s.mu.Unlock()
+		s.probeAt.Store(time.Now().Add(pause).UnixNano())
+		time.Sleep(pause)
+		passed := s.passed.Load()
+		if passed != seen {
+			seen = passed
+			since = time.Now()
+		} else if time.Since(since) > s.probeIdle {
+			return
+		}
+		refusal, err := tryStore(s)
+		if err == nil && (refusal == "" || resp.Word(refusal) == "NOPERM") {
+			recovered(s)
+			return
+		}
+		lasting(s, "away", fmt.Sprintf("still away (%s); %d requests were decided without it", reason(refusal, err), passed))
+	}
+}
+
+// jittered shortens a pause by up to half, so that gateways which lost the store
+// together do not come back together. chance lies in [0, 1).
+func jittered(pause time.Duration, chance float64) time.Duration {
+	return pause - time.Duration(chance*float64(pause/2))
+}
+
+// longer returns the pause after one that ended in vain.
+func longer(pause time.Duration) time.Duration {
+	pause *= 2
+	if pause > longestPause {
+		return longestPause
+	}
+	return pause
+}
+
+func probeEnded(s *store) {
+	if r := recover(); r != nil {
+		log.Printf("gatequota: store %s: probing failed: %v", s.endpoint, panicked(r))
+	}
+	s.probing.Store(false)
+}
+
+// tryStore runs the real script, under a prefix that has worked or is wanted, on
+// a key of its own.
+func tryStore(s *store) (refusal string, err error) {
+	conn, err := resp.Acquire(s.pool, time.Now().Add(s.dialTimeout))
+	if err != nil {
+		return "", err
+	}
+	defer resp.Release(s.pool, conn)
+	s.mu.Lock()
+	key := s.prefix + ":probe:{gatequota}"
+	s.mu.Unlock()
+	now := time.Now()
+	end := (storeTime(s, now) + int64(longestPause)) / int64(time.Second)
+	_, refusal, err = resp.Eval(conn, now.Add(s.timeout), fixed, key,
+		[]string{"1", strconv.Itoa(int(longestPause / time.Second)), strconv.FormatInt(end, 10)})
+	return refusal, err
+}
+
+// lasting logs a trouble that may last, once and then again each repeatAfter, and
+// reports whether it did.
+func lasting(s *store, kind, line string) bool {
+	now := time.Now()
+	s.mu.Lock()
+	last, before := s.said[kind]
+	if kind == "away" && last.Before(s.wentAway) {
+		// The change itself was just logged.
+		last = s.wentAway
+		before = true
+	}
+	due := !before || now.Sub(last) >= s.repeatAfter
+	if due {
+		s.said[kind] = now
+	}
+	s.mu.Unlock()
+	if due {
+		log.Printf("gatequota: store %s: %s", s.endpoint, line)
+	}
+	return due
+}
+
+// reason puts a failure into few words: of what the store said only the first word
+// and the command that it names, of ours all. None of them holds a secret.
+func reason(refusal string, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	word := resp.Word(refusal)
+	text := strconv.Quote(word)
+	if advice := advices[word]; advice != "" {
+		text += ": " + advice
+	}
+	if named := namedCommand.FindStringSubmatch(refusal); named != nil {
+		text += "; it names the command " + strings.ToUpper(named[1]+named[2])
+	}
+	return text
+}
+
+// namedCommand finds the command that a server says it refuses or does not know.
+var namedCommand = regexp.MustCompile(`'([A-Za-z]{2,16})' command|command '([A-Za-z]{2,16})'`)
+
+// advices say what an operator can do about what a store says.
+var advices = map[string]string{
+	"READONLY":    "it is a replica; name the primary in valkey.endpoints",
+	"LOADING":     "it is starting",
+	"MASTERDOWN":  "it is a replica without its primary",
+	"BUSY":        "a script blocks it",
+	"OOM":         "its memory is full; raise maxmemory",
+	"NOAUTH":      "it wants a password; set valkey.password",
+	"WRONGPASS":   "wrong valkey.username or valkey.password",
+	"NOPERM":      "check the rights of the user",
+	"MOVED":       "it is a node of a cluster, which is not supported",
+	"ASK":         "it is a node of a cluster, which is not supported",
+	"CROSSSLOT":   "it is a node of a cluster, which is not supported",
+	"CLUSTERDOWN": "it is a node of a cluster, which is not supported",
+	"NOREPLICAS":  "it has too few replicas to accept writes",
+	"DENIED":      "it is in protected mode; give it a password or set protected-mode no",
+	"MISCONF":     "it cannot write to its disk and refuses writes",
+	"ERR":         "it cannot run the script; check its version and the rights of the user",
+}
+
+func panicked(r interface{}) error {
+	return fmt.Errorf("panic: %v", r)
+}

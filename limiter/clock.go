@@ -1,0 +1,82 @@
+package limiter
+
+import (
+	"fmt"
+	"log"
+	"strconv"
+	"time"
+
+	"github.com/gatequota/gatequota/resp"
+)
+
+// clockAge is how old a connection's reading of the store's clock may be.
+const clockAge = time.Minute
+
+// began is where this process counts time from. Differences to it are taken by the
+// monotonic clock, so that a store's time, once read, goes on evenly whatever
+// happens to the clock of this machine.
+var began = time.Now()
+
+// storeTime returns the time of the store at now, in unix nanoseconds.
+func storeTime(s *store, now time.Time) int64 {
+	return int64(now.Sub(began)) + s.origin.Load()
+}
+
+// readClock asks the store for its time over conn and stamps conn with the moment.
+// A user who may not call TIME costs only this: windows then follow our own clock.
+func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, err error) {
+	sent := time.Now()
+	conn.Stamp = int64(sent.Sub(began))
+	reply, err := resp.Do(conn, deadline, "TIME")
+	roundTrip := time.Since(sent)
+	if err != nil {
+		return "", err
+	}
+	if reply.Kind == '-' {
+		word := resp.Word(reply.Text)
+		if word != "NOPERM" && word != "ERR" {
+			return reply.Text, nil
+		}
+		s.origin.Store(sent.UnixNano() - int64(sent.Sub(began)))
+		s.mu.Lock()
+		news := !s.clockRefused
+		s.clockRefused = true
+		s.mu.Unlock()
+		if news {
+			log.Printf("gatequota: store %s: refuses TIME (%s); windows follow this gateway's clock", s.endpoint, word)
+		}
+		return "", nil
+	}
+	if len(reply.Array) != 2 {
+		return "", fmt.Errorf("reading the store's clock: %w", resp.ErrProtocol)
+	}
+	seconds, err := strconv.ParseInt(reply.Array[0].Text, 10, 64)
+	if err != nil {
+		return "", fmt.Errorf("reading the store's clock: %w", resp.ErrProtocol)
+	}
+	micros, err := strconv.ParseInt(reply.Array[1].Text, 10, 64)
+	if err != nil {
+		return "", fmt.Errorf("reading the store's clock: %w", resp.ErrProtocol)
+	}
+	middle := int64(sent.Sub(began) + roundTrip/2)
+	learnClock(s, time.Unix(seconds, micros*1000).UnixNano()-middle, roundTrip)
+	return "", nil
+}
+
+// learnClock takes a reading of the store's clock over, unless its round trip was
+// so long that the one we have is better: the error of a reading is at most half
+// its round trip. Each reading passed over makes the next more welcome, so that a
+// network that became slower is believed in the end.
+func learnClock(s *store, origin int64, roundTrip time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.roundTrip > 0 && roundTrip > 2*s.roundTrip+time.Millisecond {
+		s.roundTrip *= 2
+		return
+	}
+	s.roundTrip = roundTrip
+	if s.roundTrip < 1 {
+		s.roundTrip = 1
+	}
+	s.origin.Store(origin)
+}
