@@ -182,7 +182,7 @@ func (r *report) markdown() string {
 	line("  round each route is warmed up for %s.", warmUp)
 	line("- Allowed: no limit is ever reached. Refused: the limit is 1 in a day (Traefik's own: 1 in an hour), so every request")
 	line("  but the first gets 429. A route that answers anything else ends the run.")
-	line("- Gatequota sends its rate-limit fields with every answer; Traefik's own limiter has none to send.")
+	line("- Gatequota sends its rate-limit fields with every answer; Traefik's own limiter has none for allowed requests.")
 	line("")
 	line("To repeat it: `make bench`, or `go -C e2e run ./bench -help` for rounds, durations and connections.")
 	return b.String()
