@@ -5,13 +5,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/textproto"
 	"os"
 	"regexp"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -170,8 +168,7 @@ var (
 // config, which belongs to all routers of the middleware.
 func check(config *Config, name string) (*setting, error) {
 	o := &options{}
-	o.unknown("", config.Unknown)
-
+	o.noUnknown(config)
 	limit := o.integer("limit", config.Limit, 1, window.MaxCount)
 	length := o.duration("window", config.Window, time.Second, maxWindow, time.Second)
 	scope := name
@@ -215,15 +212,29 @@ func check(config *Config, name string) (*setting, error) {
 		criterion: criterion,
 		fields:    reply.NewFields(scope, limit, int64(length/time.Second), headerStyles[style], decision),
 	}
-	s.summary = fmt.Sprintf("limit %d in %s, scope %s, by %s, headers %s, maxClients %d, mode local",
-		limit, length, scope, describe(&criterion), style, clients)
+	where := "mode local"
 	if shared {
 		s.limiter.Store = store
-		s.summary = fmt.Sprintf("%sshared, store %s db %d user %q tls %t timeout %s dialTimeout %s keyPrefix %s, onStoreFailure %s",
-			strings.TrimSuffix(s.summary, "local"), store.Endpoint, store.DB, store.Username, store.TLS != nil,
-			store.Timeout, store.DialTimeout, store.KeyPrefix, onStoreFailure)
+		where = fmt.Sprintf("mode shared, store %s db %d user %q tls %t timeout %s dialTimeout %s keyPrefix %s, onStoreFailure %s",
+			store.Endpoint, store.DB, store.Username, store.TLS != nil, store.Timeout, store.DialTimeout, store.KeyPrefix, onStoreFailure)
 	}
+	s.summary = fmt.Sprintf("limit %d in %s, scope %s, by %s, headers %s, maxClients %d, %s",
+		limit, length, scope, describe(&criterion), style, clients, where)
 	return s, nil
+}
+
+// noUnknown refuses options that nothing is named after, before any is missed that
+// may stand on the wrong level.
+func (o *options) noUnknown(config *Config) {
+	o.unknown("", config.Unknown)
+	o.unknown("sourceCriterion.", config.SourceCriterion.Unknown)
+	if config.SourceCriterion.IPStrategy != nil {
+		o.unknown("sourceCriterion.ipStrategy.", config.SourceCriterion.IPStrategy.Unknown)
+	}
+	o.unknown("valkey.", config.Valkey.Unknown)
+	if config.Valkey.TLS != nil {
+		o.unknown("valkey.tls.", config.Valkey.TLS.Unknown)
+	}
 }
 
 // describe says for the log by what clients are told apart.
@@ -244,196 +255,7 @@ func describe(c *source.Criterion) string {
 	return text + ", IPv6 by /" + strconv.Itoa(c.IPv6Subnet)
 }
 
-// or returns what the user wrote, or the default.
-func or(value, otherwise interface{}) interface{} {
-	if value == nil {
-		return otherwise
-	}
-	return value
-}
-
-// options reads options one by one and keeps the first error.
-type options struct {
-	err error
-}
-
-func (o *options) refuse(option, value, want string) {
-	if o.err == nil {
-		o.err = fmt.Errorf("option %s: %q: %s", option, shorten(value), want)
-	}
-}
-
-// shorten keeps an error on one screen.
-func shorten(value string) string {
-	if len(value) > 100 {
-		return value[:100] + "..."
-	}
-	return value
-}
-
-// unknown refuses options that nothing is named after. path is that of the options
-// around them, with a dot at its end.
-func (o *options) unknown(path string, unknown map[string]interface{}) {
-	if len(unknown) == 0 || o.err != nil {
-		return
-	}
-	var names []string
-	for name := range unknown {
-		names = append(names, path+name)
-	}
-	sort.Strings(names)
-	o.err = fmt.Errorf("unknown option %s: see the list of options, and mind on which level each stands", strings.Join(names, ", "))
-}
-
-// scalar returns a value as it was written. ok is false where it is a truth value,
-// a list or a group of options.
-func scalar(value interface{}) (text string, ok bool) {
-	switch v := value.(type) {
-	case string:
-		return v, true
-	case int:
-		return strconv.Itoa(v), true
-	case int64:
-		return strconv.FormatInt(v, 10), true
-	case uint64:
-		return strconv.FormatUint(v, 10), true
-	case float64:
-		return strconv.FormatFloat(v, 'f', -1, 64), true
-	case json.Number:
-		return v.String(), true
-	}
-	return fmt.Sprint(value), false
-}
-
-// integer reads a whole number in plain decimal digits.
-func (o *options) integer(option string, value interface{}, least, most int64) int64 {
-	want := fmt.Sprintf("a whole number from %d to %d in plain digits is wanted", least, most)
-	if value == nil {
-		if o.err == nil {
-			o.err = fmt.Errorf("option %s is missing: %s", option, want)
-		}
-		return least
-	}
-	text, ok := scalar(value)
-	if !ok {
-		o.refuse(option, text, want)
-		return least
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || strconv.FormatInt(n, 10) != text || n < least || n > most {
-		o.refuse(option, text, want)
-		return least
-	}
-	return n
-}
-
-var durationPattern = regexp.MustCompile(`^([0-9]+(ms|s|m|h|d))+$`)
-
-// duration reads a time such as 90s or 1h30m, a multiple of unit. A number without
-// a unit is seconds.
-func (o *options) duration(option string, value interface{}, least, most, unit time.Duration) time.Duration {
-	want := fmt.Sprintf("a time from %s to %s such as 10s, 1m, 2h or 1d is wanted", brief(least), brief(most))
-	if unit == time.Second {
-		want += ", in whole seconds"
-	}
-	if value == nil {
-		if o.err == nil {
-			o.err = fmt.Errorf("option %s is missing: %s", option, want)
-		}
-		return least
-	}
-	text, ok := scalar(value)
-	if !ok {
-		o.refuse(option, text, want)
-		return least
-	}
-	d, err := parseDuration(text)
-	if err != nil || d < least || d > most || d%unit != 0 {
-		o.refuse(option, text, want)
-		return least
-	}
-	return d
-}
-
-// brief writes a duration without the zeros at its end.
-func brief(d time.Duration) string {
-	if d%(24*time.Hour) == 0 {
-		return strconv.FormatInt(int64(d/(24*time.Hour)), 10) + "d"
-	}
-	return d.String()
-}
-
-func parseDuration(text string) (time.Duration, error) {
-	if text != "" && strings.Trim(text, "0123456789") == "" {
-		text += "s"
-	}
-	if !durationPattern.MatchString(text) {
-		return 0, errors.New("not a duration")
-	}
-	total := time.Duration(0)
-	for text != "" {
-		digits := len(text) - len(strings.TrimLeft(text, "0123456789"))
-		rest := strings.TrimLeft(text[digits:], "mshd")
-		unit := text[digits : len(text)-len(rest)]
-		// No number with more digits is within any bound.
-		if digits > 11 {
-			return 0, errors.New("out of range")
-		}
-		n, err := strconv.ParseInt(text[:digits], 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		size := map[string]time.Duration{"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}[unit]
-		if n > int64(2*maxWindow/size) {
-			return 0, errors.New("out of range")
-		}
-		total += time.Duration(n) * size
-		text = rest
-	}
-	return total, nil
-}
-
-// text reads a text. A number is refused, since nobody knows how it was written.
-func (o *options) text(option string, value interface{}) string {
-	if value == nil {
-		return ""
-	}
-	text, ok := value.(string)
-	if !ok && o.err == nil {
-		// Without the value: it may be a password.
-		o.err = fmt.Errorf("option %s is no text but a %T: put it in quotes", option, value)
-	}
-	return text
-}
-
-func (o *options) choice(option string, value interface{}, allowed ...string) string {
-	text := o.text(option, value)
-	for _, each := range allowed {
-		if text == each {
-			return text
-		}
-	}
-	o.refuse(option, text, "one of "+strings.Join(allowed, ", ")+" is wanted")
-	return allowed[0]
-}
-
-func (o *options) boolean(option string, value interface{}) bool {
-	switch v := value.(type) {
-	case nil:
-		return false
-	case bool:
-		return v
-	case string:
-		if v == "true" || v == "false" {
-			return v == "true"
-		}
-	}
-	o.refuse(option, fmt.Sprint(value), "true or false is wanted")
-	return false
-}
-
 func (o *options) criterion(config *SourceCriterion) source.Criterion {
-	o.unknown("sourceCriterion.", config.Unknown)
 	c := source.Criterion{IPv6Subnet: 64}
 	set := 0
 	if config.RequestHeaderName != nil {
@@ -456,7 +278,6 @@ func (o *options) criterion(config *SourceCriterion) source.Criterion {
 	if config.IPStrategy != nil {
 		set++
 		ip := config.IPStrategy
-		o.unknown("sourceCriterion.ipStrategy.", ip.Unknown)
 		c.Depth = int(o.integer("sourceCriterion.ipStrategy.depth", or(ip.Depth, 0), 0, 1000))
 		c.IPv6Subnet = int(o.integer("sourceCriterion.ipStrategy.ipv6Subnet", or(ip.IPv6Subnet, 64), 1, 128))
 		for i, text := range ip.ExcludedIPs {
@@ -470,8 +291,8 @@ func (o *options) criterion(config *SourceCriterion) source.Criterion {
 			o.refuse("sourceCriterion.ipStrategy.depth", strconv.Itoa(c.Depth), "excludedIPs is set too; only one of them can find the client")
 		}
 	}
-	if set > 1 && o.err == nil {
-		o.err = errors.New("option sourceCriterion: only one of requestHeaderName, requestHost and ipStrategy can be set")
+	if set > 1 {
+		o.fail(errors.New("option sourceCriterion: only one of requestHeaderName, requestHost and ipStrategy can be set"))
 	}
 	return c
 }
@@ -479,7 +300,6 @@ func (o *options) criterion(config *SourceCriterion) source.Criterion {
 // store checks the options of the store also where mode is local, so that changing
 // the mode brings no surprise; only then the endpoint may be missing.
 func (o *options) store(config *ValkeyConfig, shared bool) *limiter.StoreSettings {
-	o.unknown("valkey.", config.Unknown)
 	s := &limiter.StoreSettings{
 		Username:    o.text("valkey.username", config.Username),
 		Password:    o.text("valkey.password", config.Password),
@@ -494,14 +314,14 @@ func (o *options) store(config *ValkeyConfig, shared bool) *limiter.StoreSetting
 	switch {
 	case len(config.Endpoints) == 1:
 		network, address, err := resp.ParseEndpoint(config.Endpoints[0])
-		if err != nil && o.err == nil {
-			o.err = fmt.Errorf("option valkey.endpoints: %w", err)
+		if err != nil {
+			o.fail(fmt.Errorf("option valkey.endpoints: %w", err))
 		}
 		s.Endpoint, s.Network, s.Address = config.Endpoints[0], network, address
 	case len(config.Endpoints) > 1:
 		o.refuse("valkey.endpoints", strconv.Itoa(len(config.Endpoints))+" entries", "exactly one endpoint is supported")
-	case shared && o.err == nil:
-		o.err = errors.New("option valkey.endpoints is missing: name one store, such as valkey:6379, or set mode to local")
+	case shared:
+		o.fail(errors.New("option valkey.endpoints is missing: name one store, such as valkey:6379, or set mode to local"))
 	}
 	o.passwordFile(config, s)
 	if s.Username != "" && s.Password == "" {
@@ -526,7 +346,7 @@ func (o *options) passwordFile(config *ValkeyConfig, s *limiter.StoreSettings) {
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
-		o.err = fmt.Errorf("option valkey.passwordFile: %w", err)
+		o.fail(fmt.Errorf("option valkey.passwordFile: %w", err))
 		return
 	}
 	s.Password = strings.TrimSuffix(strings.TrimSuffix(string(content), "\n"), "\r")
@@ -536,7 +356,6 @@ func (o *options) passwordFile(config *ValkeyConfig, s *limiter.StoreSettings) {
 }
 
 func (o *options) tls(config *TLSConfig, s *limiter.StoreSettings) {
-	o.unknown("valkey.tls.", config.Unknown)
 	ca := o.pem("valkey.tls.ca", config.CA)
 	cert := o.pem("valkey.tls.cert", config.Cert)
 	key := o.pem("valkey.tls.key", config.Key)
@@ -550,17 +369,17 @@ func (o *options) tls(config *TLSConfig, s *limiter.StoreSettings) {
 	}
 	if ca != "" {
 		s.TLS.RootCAs = x509.NewCertPool()
-		if !s.TLS.RootCAs.AppendCertsFromPEM([]byte(ca)) && o.err == nil {
-			o.err = errors.New("option valkey.tls.ca: there is no certificate in it")
+		if !s.TLS.RootCAs.AppendCertsFromPEM([]byte(ca)) {
+			o.fail(errors.New("option valkey.tls.ca: there is no certificate in it"))
 		}
 	}
-	if (cert == "") != (key == "") && o.err == nil {
-		o.err = errors.New("option valkey.tls.cert: cert and key are only of use together")
+	if (cert == "") != (key == "") {
+		o.fail(errors.New("option valkey.tls.cert: cert and key are only of use together"))
 	}
-	if cert != "" && o.err == nil {
+	if cert != "" {
 		pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
 		if err != nil {
-			o.err = fmt.Errorf("option valkey.tls.cert: %w", err)
+			o.fail(fmt.Errorf("option valkey.tls.cert: %w", err))
 		}
 		s.TLS.Certificates = []tls.Certificate{pair}
 	}
@@ -575,8 +394,8 @@ func (o *options) pem(option string, value interface{}) string {
 		return text
 	}
 	content, err := os.ReadFile(text)
-	if err != nil && o.err == nil {
-		o.err = fmt.Errorf("option %s: neither a PEM text nor a file: %w", option, err)
+	if err != nil {
+		o.fail(fmt.Errorf("option %s: neither a PEM text nor a file: %w", option, err))
 	}
 	return string(content)
 }

@@ -241,9 +241,18 @@ func startTimer(p *Pool) {
 
 // beat closes the connections that were idle for a whole beat of the timer, which
 // is between a half and the whole of idleTime, and lets the timer go on while there
-// are others. The list is in order of age, so the old ones come first.
+// are others.
 func beat(p *Pool) {
+	for _, c := range takeOld(p) {
+		Close(c)
+	}
+}
+
+// takeOld moves the tick on and takes out the connections that are too old. The
+// list is in order of age, so they come first.
+func takeOld(p *Pool) []*Conn {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.tick++
 	old := 0
 	for old < len(p.idle) && p.idle[old].tick+2 <= p.tick {
@@ -256,8 +265,5 @@ func beat(p *Pool) {
 	if p.ticking {
 		startTimer(p)
 	}
-	p.mu.Unlock()
-	for _, c := range dropped {
-		Close(c)
-	}
+	return dropped
 }

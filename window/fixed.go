@@ -20,13 +20,20 @@ const MaxCount = 999999999999999
 // its window ended would hand out the limit twice. For the same reason a request
 // that arrives when its window is already over, and its key perhaps gone, is not
 // counted there. Where the store's user may not call TIME, the gateway's
-// reckoning has to do. A value that is no count (another type, no integer, below
-// zero) is replaced; any other error is the caller's to judge.
+// reckoning has to do. A value that is no count (another type, no integer, too
+// large, below zero) is replaced; an error that is not the value's is answered as
+// it is.
 const FixedScript = `local n = tonumber(ARGV[1])
 local count = redis.pcall('INCRBY', KEYS[1], ARGV[1])
 local sick = type(count) ~= 'number'
-if sick and not (string.find(count.err, 'WRONGTYPE', 1, true) or string.find(count.err, 'ERR', 1, true)) then
-  return count
+if sick then
+  local value = redis.pcall('GET', KEYS[1])
+  if value == false or type(value) == 'string' and #value < 16 and string.find(value, '^%d+$') then
+    return count
+  end
+  if type(value) == 'table' and not string.find(value.err, '^%-?WRONGTYPE') then
+    return count
+  end
 end
 if sick or count < n then
   redis.call('DEL', KEYS[1])

@@ -1,0 +1,175 @@
+package gatequota
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// options reads values as the user wrote them, one option after the other, and
+// keeps the first error. After an error what it returns is of no meaning.
+type options struct {
+	err error
+}
+
+func (o *options) fail(err error) {
+	if o.err == nil {
+		o.err = err
+	}
+}
+
+func (o *options) refuse(option, value, want string) {
+	if len(value) > 100 {
+		value = value[:100] + "..."
+	}
+	o.fail(fmt.Errorf("option %s: %q: %s", option, value, want))
+}
+
+// or returns what the user wrote, or the default.
+func or(value, otherwise interface{}) interface{} {
+	if value == nil {
+		return otherwise
+	}
+	return value
+}
+
+// unknown refuses options that nothing is named after. path is that of the options
+// around them, with a dot at its end.
+func (o *options) unknown(path string, unknown map[string]interface{}) {
+	if len(unknown) == 0 {
+		return
+	}
+	var names []string
+	for name := range unknown {
+		names = append(names, path+name)
+	}
+	sort.Strings(names)
+	o.fail(fmt.Errorf("unknown option %s: see the list of options, and mind on which level each stands", strings.Join(names, ", ")))
+}
+
+// number returns the digits of a number as it was written. It refuses what is no
+// single number or text.
+func (o *options) number(option string, value interface{}, want string) string {
+	switch v := value.(type) {
+	case nil:
+		o.fail(fmt.Errorf("option %s is missing: %s", option, want))
+		return ""
+	case string:
+		return v
+	case int:
+		return strconv.Itoa(v)
+	case int64:
+		return strconv.FormatInt(v, 10)
+	case uint64:
+		return strconv.FormatUint(v, 10)
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	case json.Number:
+		return v.String()
+	}
+	o.refuse(option, fmt.Sprint(value), want)
+	return ""
+}
+
+// integer reads a whole number in plain decimal digits.
+func (o *options) integer(option string, value interface{}, least, most int64) int64 {
+	want := fmt.Sprintf("a whole number from %d to %d in plain digits is wanted", least, most)
+	text := o.number(option, value, want)
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || strconv.FormatInt(n, 10) != text || n < least || n > most {
+		o.refuse(option, text, want)
+	}
+	return n
+}
+
+// duration reads a time such as 90s or 1h30m, a multiple of unit. A number without
+// a unit is seconds.
+func (o *options) duration(option string, value interface{}, least, most, unit time.Duration) time.Duration {
+	want := fmt.Sprintf("a time from %s to %s is wanted, such as %s", brief(least), brief(most), brief(10*least))
+	if unit == time.Second {
+		want += ", 1m, 2h or 1d, in whole seconds"
+	}
+	text := o.number(option, value, want)
+	d, err := parseDuration(text)
+	if err != nil || d < least || d > most || d%unit != 0 {
+		o.refuse(option, text, want)
+	}
+	return d
+}
+
+// brief writes a duration without zeros at its end.
+func brief(d time.Duration) string {
+	if d%(24*time.Hour) == 0 {
+		return strconv.FormatInt(int64(d/(24*time.Hour)), 10) + "d"
+	}
+	return d.String()
+}
+
+var (
+	durationPattern = regexp.MustCompile(`^([0-9]{1,11}(ms|s|m|h|d))+$`)
+	durationPart    = regexp.MustCompile(`([0-9]+)(ms|s|m|h|d)`)
+	durationUnits   = map[string]time.Duration{"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
+)
+
+// parseDuration reads up to twice the longest time that any option takes.
+func parseDuration(text string) (time.Duration, error) {
+	if text != "" && strings.Trim(text, "0123456789") == "" {
+		text += "s"
+	}
+	if !durationPattern.MatchString(text) {
+		return 0, errors.New("not a duration")
+	}
+	total := time.Duration(0)
+	for _, part := range durationPart.FindAllStringSubmatch(text, -1) {
+		n, err := strconv.ParseInt(part[1], 10, 64)
+		unit := durationUnits[part[2]]
+		if err != nil || n > int64((2*maxWindow-total)/unit) {
+			return 0, errors.New("out of range")
+		}
+		total += time.Duration(n) * unit
+	}
+	return total, nil
+}
+
+// text reads a text. A number is refused, since nobody knows how it was written.
+func (o *options) text(option string, value interface{}) string {
+	text, ok := value.(string)
+	if !ok && value != nil {
+		// Without the value: it may be a password.
+		o.fail(fmt.Errorf("option %s is no text but a %T: put it in quotes", option, value))
+	}
+	return text
+}
+
+// choice reads one of several words.
+func (o *options) choice(option string, value interface{}, allowed ...string) string {
+	text := o.text(option, value)
+	for _, each := range allowed {
+		if text == each {
+			return text
+		}
+	}
+	o.refuse(option, text, "one of "+strings.Join(allowed, ", ")+" is wanted")
+	return text
+}
+
+// boolean reads true or false, which it is when nothing is written.
+func (o *options) boolean(option string, value interface{}) bool {
+	switch v := value.(type) {
+	case nil:
+		return false
+	case bool:
+		return v
+	case string:
+		if v == "true" || v == "false" {
+			return v == "true"
+		}
+	}
+	o.refuse(option, fmt.Sprint(value), "true or false is wanted")
+	return false
+}
