@@ -14,6 +14,7 @@ import (
 	"github.com/gatequota/gatequota/limiter"
 	"github.com/gatequota/gatequota/reply"
 	"github.com/gatequota/gatequota/source"
+	"github.com/gatequota/gatequota/window"
 )
 
 // middleware limits the requests on their way to next.
@@ -49,19 +50,25 @@ func New(_ context.Context, next http.Handler, config *Config, name string) (htt
 // writer as it is, or answers in its stead.
 func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	decision, way := limiter.Take(m.limiter, source.Identify(m.criterion, req), time.Now())
-	switch way {
-	case limiter.Open:
-		reply.WriteUncounted(m.fields, w.Header(), way)
-	case limiter.Closed:
-		reply.WriteUncounted(m.fields, w.Header(), way)
+	if way == limiter.Open || way == limiter.Closed {
+		m.serveUncounted(w, req, decision, way)
+		return
+	}
+	reply.Write(m.fields, w.Header(), decision.Allowed, decision.Remaining, decision.Reset, way)
+	if !decision.Allowed {
+		reply.Refuse(w, decision.RetryAfter)
+		return
+	}
+	m.next.ServeHTTP(w, req)
+}
+
+// serveUncounted answers a request that the store failed to count, as the operator
+// chose for that.
+func (m *middleware) serveUncounted(w http.ResponseWriter, req *http.Request, decision window.Decision, way string) {
+	reply.WriteUncounted(m.fields, w.Header(), way)
+	if way == limiter.Closed {
 		reply.Unavailable(w, decision.RetryAfter)
 		return
-	default:
-		reply.Write(m.fields, w.Header(), decision.Allowed, decision.Remaining, decision.Reset, way)
-		if !decision.Allowed {
-			reply.Refuse(w, decision.RetryAfter)
-			return
-		}
 	}
 	m.next.ServeHTTP(w, req)
 }

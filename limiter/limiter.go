@@ -119,7 +119,7 @@ func takeLocal(l *Limiter, client string, unix int64) window.Decision {
 	t := l.table
 	t.mu.Lock()
 	t.used = true
-	decision := window.FixedTake(t.counts, client, unix, l.window, l.limit)
+	decision := window.FixedTake(t.counts, client, unix, l.limit)
 	t.mu.Unlock()
 	return decision
 }

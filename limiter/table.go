@@ -39,14 +39,14 @@ func openTable(ledger, scope string, length int64, maxClients int, now time.Time
 			t.used = false
 			t.idle = now
 		} else if now.Sub(t.idle) > time.Duration(2*t.length)*time.Second {
-			t.counts = window.NewFixedCounts(window.FixedMax(t.counts))
+			t.counts = window.NewFixedCounts(t.length, window.FixedMax(t.counts))
 		}
 		t.mu.Unlock()
 	}
 	name := ledger + " " + scope + " " + strconv.FormatInt(length, 10)
 	t := tables[name]
 	if t == nil {
-		t = &table{length: length, counts: window.NewFixedCounts(maxClients), idle: now}
+		t = &table{length: length, counts: window.NewFixedCounts(length, maxClients), idle: now}
 		tables[name] = t
 	}
 	t.mu.Lock()

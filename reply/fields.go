@@ -28,6 +28,7 @@ const (
 // and not changed after that.
 type Fields struct {
 	ietf, legacy bool
+	all          bool   // these both, and the decision
 	name         string // the policy, quoted
 	policy       string // RateLimit-Policy, as one member of a list
 	remaining    string // RateLimit up to the number that remains
@@ -44,6 +45,7 @@ func NewFields(policy string, limit, windowSeconds int64, style Style, decisionH
 	return &Fields{
 		ietf:      style == Both || style == IETF,
 		legacy:    style == Both || style == Legacy,
+		all:       style == Both && decisionHeader != "",
 		name:      name,
 		policy:    name + ";q=" + quota + ";w=" + strconv.FormatInt(windowSeconds, 10),
 		remaining: name + ";r=",
@@ -78,6 +80,23 @@ func NewFields(policy string, limit, windowSeconds int64, style Style, decisionH
 // Traefik's proxy do for fields that the application sends too, or even write into
 // it: no other answer is touched by that.
 func Write(f *Fields, h http.Header, allowed bool, remaining, reset int64, way string) {
+	if len(h) > 0 || remaining < 0 || !f.all {
+		writeBeside(f, h, allowed, remaining, reset, way)
+		return
+	}
+	left := strconv.FormatInt(remaining, 10)
+	seconds := strconv.FormatInt(reset, 10)
+	h["Ratelimit-Policy"] = []string{f.policy}
+	h["Ratelimit"] = []string{f.remaining + left + ";t=" + seconds}
+	h["X-Ratelimit-Limit"] = []string{f.limit}
+	h["X-Ratelimit-Remaining"] = []string{left}
+	h["X-Ratelimit-Reset"] = []string{seconds}
+	h[f.decision] = []string{way}
+}
+
+// writeBeside is Write where the header is not empty or not all fields are sent.
+// An interpreter pays for all that stands in a function, reached or not.
+func writeBeside(f *Fields, h http.Header, allowed bool, remaining, reset int64, way string) {
 	if remaining < 0 {
 		remaining = 0
 	}

@@ -91,10 +91,12 @@ func FixedDecide(count, limit, left int64) Decision {
 //
 // A FixedCounts is not safe for concurrent use.
 type FixedCounts struct {
-	max      int
-	id       int64
-	current  map[string]int64
-	previous map[string]int64
+	length     int64 // of a window, in seconds
+	max        int
+	id         int64 // of the newest window
+	start, end int64 // of the newest window, in unix seconds
+	current    map[string]int64
+	previous   map[string]int64
 }
 
 // evictionSample is how many counts an eviction compares. For it to hit one of
@@ -102,34 +104,38 @@ type FixedCounts struct {
 // chance of 1 in 10^8.
 const evictionSample = 8
 
-// NewFixedCounts returns an empty table for at most max clients, at least 1.
-func NewFixedCounts(max int) *FixedCounts {
-	return &FixedCounts{max: max, current: map[string]int64{}}
+// NewFixedCounts returns an empty table for windows of length seconds and at most
+// max clients, both at least 1.
+func NewFixedCounts(length int64, max int) *FixedCounts {
+	return &FixedCounts{length: length, max: max, end: length, current: map[string]int64{}}
 }
 
-// FixedTake counts one request of a client and decides it, all in one, since it
-// runs for every request in an interpreter that pays most for calls. Unix is the
-// time and length that of the window, both in seconds.
-func FixedTake(c *FixedCounts, client string, unix, length, limit int64) Decision {
-	id := unix / length
-	if unix < 0 && unix%length != 0 {
-		id--
-	}
-	counts := c.current
-	if id != c.id {
-		counts = fixedWindow(c, id)
-	}
-	count, known := counts[client]
-	if !known && len(c.current)+len(c.previous) >= c.max {
-		counts = fixedEvict(c, id)
+// FixedTake counts one request of a client at a time in unix seconds and decides
+// it, all in one: it runs for every request, in an interpreter that pays most for
+// calls, and for all that stands in a function whether it is reached or not. So a
+// client that is new, or another window, is left to fixedTakeFirst.
+func FixedTake(c *FixedCounts, client string, unix, limit int64) Decision {
+	count := c.current[client]
+	if count == 0 || unix < c.start || unix >= c.end {
+		return fixedTakeFirst(c, client, unix, limit)
 	}
 	count++
-	counts[client] = count
-	left := (id+1)*length - unix
+	c.current[client] = count
+	left := c.end - unix
 	if count > limit {
 		return Decision{Reset: left, RetryAfter: left}
 	}
 	return Decision{Allowed: true, Remaining: limit - count, Reset: left}
+}
+
+func fixedTakeFirst(c *FixedCounts, client string, unix, limit int64) Decision {
+	id, left := FixedAt(unix, c.length)
+	counts := fixedWindow(c, id)
+	if _, known := counts[client]; !known && FixedLen(c) >= c.max {
+		counts = fixedEvict(c, id)
+	}
+	counts[client]++
+	return FixedDecide(counts[client], limit, left)
 }
 
 // FixedRaise makes known that the store has counted a client up to count in
@@ -139,17 +145,24 @@ func FixedRaise(c *FixedCounts, client string, id, count int64) {
 	if id < c.id {
 		return
 	}
-	counts := c.current
-	if id != c.id {
-		counts = fixedWindow(c, id)
+	if id == c.id {
+		known := c.current[client]
+		if known > 0 {
+			if count > known {
+				c.current[client] = count
+			}
+			return
+		}
 	}
-	before, known := counts[client]
-	if !known && len(c.current)+len(c.previous) >= c.max {
+	fixedRaiseFirst(c, client, id, count)
+}
+
+func fixedRaiseFirst(c *FixedCounts, client string, id, count int64) {
+	counts := fixedWindow(c, id)
+	if FixedLen(c) >= c.max {
 		counts = fixedEvict(c, id)
 	}
-	if count > before {
-		counts[client] = count
-	}
+	counts[client] = count
 }
 
 // FixedLen returns how many counts are held.
@@ -188,6 +201,8 @@ func fixedWindow(c *FixedCounts, id int64) map[string]int64 {
 		c.previous = c.current
 	}
 	c.id = id
+	c.start = id * c.length
+	c.end = c.start + c.length
 	c.current = map[string]int64{}
 	return c.current
 }

@@ -46,7 +46,7 @@ func TestFixedDecide(t *testing.T) {
 // add counts a request of a client in a window of one second and returns the
 // count with it.
 func add(c *FixedCounts, client string, id int64) int64 {
-	return MaxCount - FixedTake(c, client, id, 1, MaxCount).Remaining
+	return MaxCount - FixedTake(c, client, id, MaxCount).Remaining
 }
 
 // A step adds one request to a client's count in a window, or raises the count.
@@ -87,7 +87,7 @@ func TestFixedCountsStepByStep(t *testing.T) {
 			{"a", 7, 0, 1}, {"b", 8, 12, 0}, {"a", 8, 0, 1}, {"b", 8, 0, 13},
 		},
 	} {
-		c := NewFixedCounts(10)
+		c := NewFixedCounts(1, 10)
 		for i, s := range steps {
 			if s.raise > 0 {
 				FixedRaise(c, s.client, s.id, s.raise)
@@ -102,7 +102,7 @@ func TestFixedCountsStepByStep(t *testing.T) {
 
 func TestFixedCountsStayWithinTheirBound(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
-	c := NewFixedCounts(100)
+	c := NewFixedCounts(1, 100)
 	for i := 0; i < 20000; i++ {
 		id := int64(1000 + i/500 - random.Intn(3))
 		client := strconv.Itoa(random.Intn(5000))
@@ -119,7 +119,7 @@ func TestFixedCountsStayWithinTheirBound(t *testing.T) {
 	if n := FixedLen(c); n > 10 || FixedMax(c) != 10 {
 		t.Errorf("%d counts of at most %d, want at most 10", n, FixedMax(c))
 	}
-	one := NewFixedCounts(1)
+	one := NewFixedCounts(1, 1)
 	for i := 0; i < 10; i++ {
 		if got := add(one, strconv.Itoa(i), int64(i/2)); got != 1 || FixedLen(one) != 1 {
 			t.Fatalf("client %d: count %d of %d clients, want 1 of 1", i, got, FixedLen(one))
@@ -128,7 +128,7 @@ func TestFixedCountsStayWithinTheirBound(t *testing.T) {
 }
 
 func TestEvictionSparesClientsAtTheirLimit(t *testing.T) {
-	c := NewFixedCounts(1000)
+	c := NewFixedCounts(1, 1000)
 	for i := 0; i < 10; i++ {
 		FixedRaise(c, "busy"+strconv.Itoa(i), 7, 100)
 	}
@@ -143,7 +143,7 @@ func TestEvictionSparesClientsAtTheirLimit(t *testing.T) {
 }
 
 func TestEvictionTakesAnEndedWindowFirst(t *testing.T) {
-	c := NewFixedCounts(100)
+	c := NewFixedCounts(1, 100)
 	for i := 0; i < 50; i++ {
 		FixedRaise(c, "old"+strconv.Itoa(i), 7, 100)
 	}
@@ -157,11 +157,11 @@ func TestEvictionTakesAnEndedWindowFirst(t *testing.T) {
 	}
 }
 
-// Over any history with a clock that does not jump, a count is exactly the number
-// of requests of that client in that window, as an exact log says.
+// Over any history with a clock that does not jump, a decision is what an exact log
+// of that client's requests in that window gives.
 func TestFixedCountsAgreeWithALog(t *testing.T) {
 	random := rand.New(rand.NewSource(2))
-	c := NewFixedCounts(1000)
+	c := NewFixedCounts(60, 1000)
 	log := map[string]int64{}
 	unix := int64(1764499200)
 	for i := 0; i < 50000; i++ {
@@ -170,12 +170,12 @@ func TestFixedCountsAgreeWithALog(t *testing.T) {
 		if random.Intn(10) == 0 {
 			at -= int64(random.Intn(59)) // read the clock before, came later
 		}
-		id, _ := FixedAt(at, 60)
+		id, left := FixedAt(at, 60)
 		client := strconv.Itoa(random.Intn(20))
 		key := client + ":" + strconv.FormatInt(id, 10)
 		log[key]++
-		if got := add(c, client, id); got != log[key] {
-			t.Fatalf("step %d: client %s has count %d in window %d, want %d", i, client, got, id, log[key])
+		if got, want := FixedTake(c, client, at, 300), FixedDecide(log[key], 300, left); got != want {
+			t.Fatalf("step %d: %+v for request %d of client %s in window %d, want %+v", i, got, log[key], client, id, want)
 		}
 	}
 }
