@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gatequota/gatequota"
@@ -44,11 +45,15 @@ func TestNewNamesTheMiddleware(t *testing.T) {
 	}
 }
 
+var runs atomic.Int64
+
 // Traefik cancels the context of New before the handlers made with it are done.
 func TestHandlersOutliveTheirContext(t *testing.T) {
 	output(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	h, err := gatequota.New(ctx, next, local(), "outlives@file")
+	// Counts outlive a test, so that each run has a scope of its own.
+	name := "outlives" + strconv.FormatInt(runs.Add(1), 10) + "@file"
+	h, err := gatequota.New(ctx, next, local(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
