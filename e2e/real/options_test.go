@@ -391,6 +391,7 @@ func TestListsArriveInEveryForm(t *testing.T) {
 		"host-bits": form([]string{"10.9.8.7/8", "192.168.3.4/16"}),
 		"addresses": form([]string{"10.1.1.1", "192.168.3.4"}),
 		"empty":     form([]string{}),
+		"nothing":   form(""),
 		"typo":      form([]string{"10.0.0.0/8", "10.0.0.0/33"}),
 		"word":      form("proxy"),
 		"hole":      form("10.0.0.0/8,,192.168.0.0/16"),
@@ -399,6 +400,7 @@ func TestListsArriveInEveryForm(t *testing.T) {
 		"l-list":  form("10.0.0.0/8,192.168.0.0/16"),
 		"l-blank": form("10.0.0.0/8, 192.168.0.0/16"),
 		"l-typo":  form("10.0.0.0/8, 10.0.0.0/33"),
+		"l-empty": form(""),
 		"l-index": base,
 	})
 	for i, network := range []string{"10.0.0.0/8", "192.168.0.0/16"} {
@@ -430,8 +432,10 @@ func TestListsArriveInEveryForm(t *testing.T) {
 		}
 	}
 	// Nobody is excluded: the peer counts, whatever it says.
-	answers := client.Sequence([]lab.Request{from("empty", "203.0.113.1"), from("empty", "203.0.113.2"), from("empty", "203.0.113.3")})
-	if got := tr.RouterError("empty@file"); got == "" && answers.Tally() != "200: 2, 429: 1" {
-		t.Errorf("empty: %s", answers.Tally())
+	for path, provider := range map[string]string{"empty": "file", "nothing": "file", "l-empty": "docker"} {
+		answers := client.Sequence([]lab.Request{from(path, "203.0.113.1"), from(path, "203.0.113.2"), from(path, "203.0.113.3")})
+		if got := answers.Tally(); got != "200: 2, 429: 1" {
+			t.Errorf("%s: %s; %s", path, got, tr.RouterError(path+"@"+provider))
+		}
 	}
 }
