@@ -1,23 +1,36 @@
 #!/bin/sh
-# Installs what the end-to-end suite needs on Debian 12: Valkey, Redis 7, wrk,
-# and a Docker engine with Compose. It does nothing where all of it is there,
-# and says what is missing where it cannot install.
+# Installs what the end-to-end suite needs on Debian 12: Valkey, Redis 7, wrk, a
+# Docker engine with Compose, a C compiler and Node. It does nothing where all of
+# it is there, whoever put it there, and says what is missing where it cannot
+# install.
 set -eu
 
-missing=""
-need() { # need PROGRAM PACKAGE: note the package unless the program is there
-	command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
+# lacking prints the packages of what is not there: programs on the PATH, and
+# files. Recommended packages are not installed, so the C library's headers, which
+# the race detector needs, are named themselves.
+lacking() {
+	while read -r part package; do
+		case $part in
+		/*) [ -e "$part" ] ;;
+		*) command -v "$part" >/dev/null 2>&1 ;;
+		esac || printf ' %s' "$package"
+	done <<-END
+		valkey-server valkey-server
+		valkey-cli valkey-tools
+		redis-server redis-server
+		redis-cli redis-tools
+		wrk wrk
+		dockerd docker.io
+		iptables iptables
+		docker-compose docker-compose
+		gcc gcc
+		/usr/include/stdlib.h libc6-dev
+		flock util-linux
+		node nodejs
+		npm npm
+	END
 }
-need valkey-server valkey-server
-need valkey-cli valkey-tools
-need redis-server redis-server
-need redis-cli redis-tools
-need wrk wrk
-need dockerd docker.io
-need iptables iptables
-need docker-compose docker-compose
-need gcc gcc
-need flock util-linux
+missing=$(lacking)
 [ -n "$missing" ] || exit 0
 
 fail() {
@@ -57,12 +70,5 @@ for package in $missing; do
 	*) apt-get install -qy --no-install-recommends "$package" >&2 || fail "apt-get could not install $package" ;;
 	esac
 done
-missing=""
-need valkey-server valkey-server
-need valkey-cli valkey-tools
-need redis-server redis-server
-need redis-cli redis-tools
-need wrk wrk
-need dockerd docker.io
-need docker-compose docker-compose
-[ -z "$missing" ] || fail "some programs are still not on the PATH"
+missing=$(lacking)
+[ -z "$missing" ] || fail "some of it is still not there"
