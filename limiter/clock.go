@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gatequota/gatequota/resp"
@@ -11,6 +12,9 @@ import (
 
 // clockAge is how old a connection's reading of the store's clock may be.
 const clockAge = time.Minute
+
+// latest is the last second of the year 9999. No clock is further on.
+const latest = 253402300799
 
 // began is where this process counts time from. Differences to it are taken by the
 // monotonic clock, so that a store's time, once read, goes on evenly whatever
@@ -27,6 +31,7 @@ func storeTime(s *store, now time.Time) int64 {
 func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, err error) {
 	sent := time.Now()
 	conn.Stamp = int64(sent.Sub(began))
+	conn.Used = conn.Stamp
 	reply, err := resp.Do(conn, deadline, "TIME")
 	roundTrip := time.Since(sent)
 	if err != nil {
@@ -34,7 +39,8 @@ func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, e
 	}
 	if reply.Kind == '-' {
 		word := resp.Word(reply.Text)
-		if word != "NOPERM" && word != "ERR" {
+		// An ERR may mean an unknown command, or that there are too many clients.
+		if word != "NOPERM" && !(word == "ERR" && strings.Contains(strings.ToUpper(reply.Text), "TIME")) {
 			return reply.Text, nil
 		}
 		s.origin.Store(sent.UnixNano() - int64(sent.Sub(began)))
@@ -51,7 +57,7 @@ func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, e
 		return "", fmt.Errorf("reading the store's clock: %w", resp.ErrProtocol)
 	}
 	seconds, err := strconv.ParseInt(reply.Array[0].Text, 10, 64)
-	if err != nil {
+	if err != nil || seconds < 0 || seconds > latest {
 		return "", fmt.Errorf("reading the store's clock: %w", resp.ErrProtocol)
 	}
 	micros, err := strconv.ParseInt(reply.Array[1].Text, 10, 64)
@@ -74,6 +80,7 @@ func learnClock(s *store, origin int64, roundTrip time.Duration) {
 		s.roundTrip *= 2
 		return
 	}
+	s.clockRefused = false
 	s.roundTrip = roundTrip
 	if s.roundTrip < 1 {
 		s.roundTrip = 1

@@ -98,11 +98,15 @@ func New(s *Settings, now time.Time) *Limiter {
 // branches not taken too; so the ways are functions of their own.
 func Take(l *Limiter, client string, now time.Time) (window.Decision, string) {
 	if l.store == nil {
-		return takeLocal(l, client, now.Unix()), Local
+		return takeLocal(l, client, now.Unix(), false), Local
 	}
 	if l.store.health.Load() >= away {
 		passBy(l.store)
 		return takeAlone(l, client, now)
+	}
+	known, way := takeKnown(l, client, now)
+	if known.RetryAfter > 0 {
+		return known, way
 	}
 	c := &call{limiter: l, client: client, now: now, start: time.Now()}
 	askStore(c)
@@ -114,14 +118,37 @@ func Take(l *Limiter, client string, now time.Time) (window.Decision, string) {
 }
 
 // takeLocal decides by the count in this gateway's memory. unix is the time in
-// seconds.
-func takeLocal(l *Limiter, client string, unix int64) window.Decision {
+// seconds; alone says that the store should have counted.
+func takeLocal(l *Limiter, client string, unix int64, alone bool) window.Decision {
 	t := l.table
 	t.mu.Lock()
 	t.used = true
+	t.alone = alone
 	decision := window.FixedTake(t.counts, client, unix, l.limit)
 	t.mu.Unlock()
 	return decision
+}
+
+// takeKnown refuses a client whose count is known to have reached the limit: a count
+// never falls within its window. So whoever is over its limit cannot keep the store
+// busy, nor its connections from others. A decision that is not a refusal means that
+// the store has to be asked.
+func takeKnown(l *Limiter, client string, now time.Time) (window.Decision, string) {
+	unix := storeTime(l.store, now) / int64(time.Second)
+	t := l.table
+	t.mu.Lock()
+	known := window.FixedKnown(t.counts, client, unix)
+	alone := t.alone
+	t.mu.Unlock()
+	if known < l.limit {
+		return window.Decision{}, ""
+	}
+	way := Shared
+	if alone {
+		way = Local
+	}
+	_, left := window.FixedAt(unix, l.window)
+	return window.FixedDecide(known+1, l.limit, left), way
 }
 
 // takeShared decides by the count that the store answered, and notes it for the
@@ -130,6 +157,7 @@ func takeShared(c *call) window.Decision {
 	t := c.limiter.table
 	t.mu.Lock()
 	t.used = true
+	t.alone = false
 	window.FixedRaise(t.counts, c.client, c.window, c.count)
 	t.mu.Unlock()
 	return window.FixedDecide(c.count, c.limiter.limit, c.left)
@@ -143,7 +171,7 @@ func takeAlone(l *Limiter, client string, now time.Time) (window.Decision, strin
 	case Closed:
 		return window.Decision{RetryAfter: untilProbe(l.store, now)}, Closed
 	}
-	return takeLocal(l, client, storeTime(l.store, now)/int64(time.Second)), Local
+	return takeLocal(l, client, storeTime(l.store, now)/int64(time.Second), true), Local
 }
 
 // A call is one request's turn at the store.
@@ -176,8 +204,10 @@ func askStore(c *call) {
 	if c.err != nil {
 		return
 	}
-	age := c.start.Sub(began) - time.Duration(c.conn.Stamp)
-	if age > s.clockAge {
+	if !useConn(c, deadline) {
+		return
+	}
+	if c.conn.Used-c.conn.Stamp > int64(s.clockAge) {
 		c.refusal, c.err = readClock(s, c.conn, deadline)
 		if c.err != nil || c.refusal != "" {
 			return
@@ -210,6 +240,24 @@ func askStore(c *call) {
 		id, left = id+1, l.window
 	}
 	c.refusal = "ERR the store's clock is ahead by more than a window"
+	c.conn.Stamp -= int64(time.Hour) // so that it is read again
+}
+
+// useConn sees to it that the connection in hand is alive. One that was idle may have
+// been closed by the server, or by what stands in between, and whoever sends on it
+// learns of that too late.
+func useConn(c *call, deadline time.Time) bool {
+	s := c.limiter.store
+	used := int64(c.start.Sub(began))
+	for used-c.conn.Used > int64(restless) && !resp.Alive(c.conn) {
+		resp.Discard(s.pool, c.conn)
+		c.conn, c.err = resp.Acquire(s.pool, deadline)
+		if c.err != nil {
+			return false
+		}
+	}
+	c.conn.Used = used
+	return true
 }
 
 // settle ends a turn at the store, also one that a panic broke off: it gives the

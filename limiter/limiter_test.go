@@ -112,6 +112,14 @@ func take(l *Limiter, client string, n int, now time.Time) (allowed int, ways ma
 	return allowed, ways
 }
 
+var newcomers atomic.Int64
+
+// newcomer makes a request of a client that nothing is known of, and returns its way.
+func newcomer(l *Limiter) string {
+	_, way := Take(l, "newcomer "+strconv.FormatInt(newcomers.Add(1), 10), start)
+	return way
+}
+
 // eventually waits for what goes on in the background.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
@@ -144,8 +152,8 @@ func TestTwoLimitersShareTheCountOfTheStore(t *testing.T) {
 		t.Error("the limiters of one scope have tables or stores of their own")
 	}
 	key := "rate:two:{" + fmt.Sprintf("%x", "client") + "}:29408320"
-	if got := store.Count(key); got != 8 {
-		t.Errorf("the count under %s is %d, want 8; keys: %q", key, got, store.Keys())
+	if got := store.Count(key); got != 5 {
+		t.Errorf("the count under %s is %d, want 5, since refusals need no store; keys: %q", key, got, store.Keys())
 	}
 	if ttl := store.TTL(key); ttl > 30*time.Second || ttl < 10*time.Second {
 		t.Errorf("the key lives for %s, want the 30 s that are left of the window", ttl)
@@ -201,8 +209,7 @@ func TestLocalGoesOnFromTheLastSharedCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "counting in the store again", func() bool {
-		_, way := Take(l, "other", start)
-		return way == Shared
+		return newcomer(l) == Shared
 	})
 }
 
@@ -246,8 +253,7 @@ func TestStoreThatIsAwayIsLeftAlone(t *testing.T) {
 	}
 	store.Refuse("")
 	eventually(t, "counting in the store again", func() bool {
-		_, way := Take(l, "other", start)
-		return way == Shared
+		return newcomer(l) == Shared
 	})
 	lines := logged.about("store away:")
 	if len(lines) != 2 || !strings.Contains(lines[0], `"OOM"`) || !strings.Contains(lines[1], "answers again") {
@@ -329,8 +335,7 @@ func TestProbingEndsWhenNobodyAsks(t *testing.T) {
 	scriptTime.Store(start.Unix())
 	store.Refuse("")
 	eventually(t, "the first request after the silence begins probing, which finds the store back", func() bool {
-		_, way := Take(l, "client", start)
-		return way == Shared
+		return newcomer(l) == Shared
 	})
 }
 
@@ -654,5 +659,57 @@ func TestReasonNamesTheCommandThatIsRefused(t *testing.T) {
 		if got := reason(refusal, nil); !strings.HasSuffix(got, "names the command "+want) {
 			t.Errorf("reason(%q) = %q, want the command %s", refusal, got, want)
 		}
+	}
+}
+
+// A client over its limit costs the store nothing, and others no connection.
+func TestRefusedClientIsNotAskedFor(t *testing.T) {
+	server := fakeStore(t)
+	scriptTime.Store(start.Unix())
+	l := New(settings("known", server), start)
+	take(l, "client", 5, start)
+	server.ForgetCommands()
+	for i := 0; i < 100; i++ {
+		d, way := Take(l, "client", start)
+		if want := (window.Decision{Reset: 30, RetryAfter: 30}); d != want || way != Shared {
+			t.Fatalf("%+v by way %s, want %+v, shared", d, way, want)
+		}
+	}
+	if commands := server.Commands(); len(commands) != 0 {
+		t.Errorf("the store got %d commands, want none", len(commands))
+	}
+	// What is known is the count and not the verdict: another limit on the same
+	// count asks, and so does the next window.
+	wider := settings("known", server)
+	wider.Limit = 10
+	if d, way := Take(New(wider, start), "client", start); !d.Allowed || d.Remaining != 4 || way != Shared {
+		t.Errorf("%+v by way %s under a wider limit, want the sixth of ten, shared", d, way)
+	}
+	scriptTime.Store(start.Unix() + 60)
+	if d, way := Take(l, "client", start.Add(time.Minute)); !d.Allowed || way != Shared {
+		t.Errorf("%+v by way %s in the next window, want allowed, shared", d, way)
+	}
+}
+
+// A connection that the server closed while it was idle costs no request its count.
+func TestConnectionsClosedWhileIdleAreNoticed(t *testing.T) {
+	server := fakeStore(t)
+	scriptTime.Store(start.Unix())
+	l := New(settings("idle", server), start)
+	take(l, "client", 1, start)
+	server.CloseConnections()
+	eventually(t, "the end of the connection", func() bool { return server.Open() == 0 })
+	conn, err := resp.Acquire(l.store.pool, time.Now().Add(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Used -= int64(time.Hour)
+	resp.Release(l.store.pool, conn)
+	eventually(t, "a look that finds the connection closed", func() bool {
+		d, way := Take(l, "client", start)
+		return way == Shared && d.Allowed
+	})
+	if lines := logged.about("store idle:"); len(lines) != 0 {
+		t.Errorf("log %q, want none", lines)
 	}
 }

@@ -18,6 +18,9 @@ const (
 	poolSize = 32
 	// idleTime is how long a connection is kept without use.
 	idleTime = 30 * time.Second
+	// restless is the idle time after which a connection is looked at before it is
+	// used.
+	restless = time.Second
 )
 
 // A store is one Valkey as some middlewares use it: its connections, its clock

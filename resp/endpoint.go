@@ -92,6 +92,10 @@ func badEndpoint(text, reason string) error {
 		}
 		shown = text[:begin] + "***" + text[at:]
 	}
+	// What follows the parts of an address may be a password too.
+	if i := strings.IndexAny(text, ",?=#;"); i >= 0 && shown == text {
+		shown = text[:i+1] + "..."
+	}
 	return fmt.Errorf("%w %q: %s; %s", ErrEndpoint, shown, reason, allowed)
 }
 

@@ -138,6 +138,15 @@ func fixedTakeFirst(c *FixedCounts, client string, unix, limit int64) Decision {
 	return FixedDecide(counts[client], limit, left)
 }
 
+// FixedKnown returns the count that is known of a client in the window of a time in
+// unix seconds, 0 if there is none or the window is not the newest.
+func FixedKnown(c *FixedCounts, client string, unix int64) int64 {
+	if unix < c.start || unix >= c.end {
+		return 0
+	}
+	return c.current[client]
+}
+
 // FixedRaise makes known that the store has counted a client up to count in
 // window id. A count never falls, and what is said of a window other than the
 // newest is not kept.
@@ -175,12 +184,11 @@ func FixedMax(c *FixedCounts) int {
 	return c.max
 }
 
-// FixedSetMax changes how many counts may be held, at least 1.
+// FixedSetMax changes how many counts may be held, at least 1. Where more are held,
+// they go two for each one that comes, or with their window, and not all at once:
+// that could take seconds.
 func FixedSetMax(c *FixedCounts, max int) {
 	c.max = max
-	for len(c.current)+len(c.previous) > max {
-		fixedEvict(c, c.id)
-	}
 }
 
 // fixedWindow returns the counts of window id and moves on when it is a new one.
@@ -210,18 +218,32 @@ func fixedWindow(c *FixedCounts, id int64) map[string]int64 {
 // fixedEvict makes room for one count in window id and returns the counts of that
 // window.
 func fixedEvict(c *FixedCounts, id int64) map[string]int64 {
-	from := c.current
-	if len(c.previous) > 0 {
-		if id == c.id {
-			c.previous = nil
+	if len(c.previous) > 0 && id == c.id {
+		c.previous = nil
+		if len(c.current) < c.max {
 			return c.current
 		}
+	}
+	from := c.current
+	if len(c.previous) > 0 {
 		from = c.previous
 	}
-	victim, lowest, seen := "", int64(0), 0
+	evictOne(from)
+	if FixedLen(c) >= c.max {
+		evictOne(from)
+	}
+	return fixedWindow(c, id)
+}
+
+// evictOne drops the lowest of a few counts.
+func evictOne(from map[string]int64) {
+	victim := ""
+	lowest := int64(0)
+	seen := 0
 	for client, count := range from {
 		if seen == 0 || count < lowest {
-			victim, lowest = client, count
+			victim = client
+			lowest = count
 		}
 		seen++
 		if seen == evictionSample {
@@ -229,5 +251,4 @@ func fixedEvict(c *FixedCounts, id int64) map[string]int64 {
 		}
 	}
 	delete(from, victim)
-	return fixedWindow(c, id)
 }

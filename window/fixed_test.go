@@ -115,10 +115,6 @@ func TestFixedCountsStayWithinTheirBound(t *testing.T) {
 			t.Fatalf("step %d: %d counts, want at most 100", i, n)
 		}
 	}
-	FixedSetMax(c, 10)
-	if n := FixedLen(c); n > 10 || FixedMax(c) != 10 {
-		t.Errorf("%d counts of at most %d, want at most 10", n, FixedMax(c))
-	}
 	one := NewFixedCounts(1, 1)
 	for i := 0; i < 10; i++ {
 		if got := add(one, strconv.Itoa(i), int64(i/2)); got != 1 || FixedLen(one) != 1 {
@@ -177,5 +173,35 @@ func TestFixedCountsAgreeWithALog(t *testing.T) {
 		if got, want := FixedTake(c, client, at, 300), FixedDecide(log[key], 300, left); got != want {
 			t.Fatalf("step %d: %+v for request %d of client %s in window %d, want %+v", i, got, log[key], client, id, want)
 		}
+	}
+}
+
+func TestLowerBoundIsReachedStepByStep(t *testing.T) {
+	c := NewFixedCounts(1, 100)
+	for i := 0; i < 100; i++ {
+		add(c, strconv.Itoa(i), 7)
+	}
+	FixedSetMax(c, 10)
+	for i, want := 0, 99; i < 200; i++ {
+		add(c, "newcomer "+strconv.Itoa(i), 7)
+		if got := FixedLen(c); got != want || FixedMax(c) != 10 {
+			t.Fatalf("%d counts of at most %d after %d newcomers, want %d of 10", got, FixedMax(c), i+1, want)
+		}
+		if want > 10 {
+			want--
+		}
+	}
+}
+
+func TestFixedKnownTellsOfTheNewestWindowAlone(t *testing.T) {
+	c := NewFixedCounts(60, 10)
+	FixedRaise(c, "a", 7, 40)
+	for unix, want := range map[int64]int64{419: 0, 420: 40, 479: 40, 480: 0} {
+		if got := FixedKnown(c, "a", unix); got != want {
+			t.Errorf("at %d the count %d is known, want %d", unix, got, want)
+		}
+	}
+	if got := FixedKnown(c, "b", 450); got != 0 || FixedLen(c) != 1 {
+		t.Errorf("a stranger has the count %d, and %d clients are held; want 0 and 1", got, FixedLen(c))
 	}
 }

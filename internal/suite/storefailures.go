@@ -250,7 +250,11 @@ func togglingHandsOutNothing(t *T) {
 			}
 		}
 		restart(t, v)
-		t.eventually("a count in the store again", func() bool { return t.ask(h, "another client").decision == "shared" })
+		newcomer := 0
+		t.eventually("a count in the store again", func() bool {
+			newcomer++
+			return t.ask(h, fmt.Sprintf("newcomer %d of round %d", newcomer, round)).decision == "shared"
+		})
 	}
 	// What was allowed without the store is not known to the store; what the store
 	// counted is known to the gateway. So one gateway lets twice the limit pass at
