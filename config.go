@@ -113,7 +113,7 @@ type ValkeyConfig struct {
 	// KeyPrefix is what all keys begin with. Letters, digits and @._-: are allowed.
 	// Default: rate.
 	KeyPrefix interface{} `json:"keyPrefix,omitempty"`
-	// TLS encrypts the connections, if it is there, even if it is empty.
+	// TLS encrypts the connections, if any of its options is there.
 	TLS *TLSConfig `json:"tls,omitempty"`
 
 	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
@@ -163,6 +163,16 @@ var (
 	headerStyles  = map[string]reply.Style{"both": reply.Both, "ietf": reply.IETF, "legacy": reply.Legacy, "none": reply.None}
 )
 
+// takenNames are headers of an answer whose meaning is not ours to change.
+var takenNames = map[string]bool{
+	"Age": true, "Allow": true, "Alt-Svc": true, "Cache-Control": true, "Connection": true, "Content-Encoding": true,
+	"Content-Length": true, "Content-Range": true, "Content-Type": true, "Date": true, "Etag": true, "Expires": true,
+	"Keep-Alive": true, "Last-Modified": true, "Location": true, "Proxy-Authenticate": true, "Proxy-Connection": true,
+	"Ratelimit": true, "Ratelimit-Policy": true, "Retry-After": true, "Server": true, "Set-Cookie": true, "Te": true,
+	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Vary": true, "Www-Authenticate": true,
+	"X-Content-Type-Options": true, "X-Ratelimit-Limit": true, "X-Ratelimit-Remaining": true, "X-Ratelimit-Reset": true,
+}
+
 // check turns the options of the middleware called name into a setting, or says
 // which option is wrong, what it says and what would be right. It does not change
 // config, which belongs to all routers of the middleware.
@@ -193,6 +203,9 @@ func check(config *Config, name string) (*setting, error) {
 		decision = o.text("decisionHeader", config.DecisionHeader)
 		if decision != "" && !tokenPattern.MatchString(decision) {
 			o.refuse("decisionHeader", decision, "it must be the name of a header, or empty to send none")
+		}
+		if takenNames[textproto.CanonicalMIMEHeaderKey(decision)] {
+			o.refuse("decisionHeader", decision, "this header means something else")
 		}
 	}
 	clients := o.integer("maxClients", or(config.MaxClients, 65536), 1, maxClients)
@@ -265,8 +278,11 @@ func (o *options) criterion(config *SourceCriterion) source.Criterion {
 			o.refuse("sourceCriterion.requestHeaderName", header, "the name of a header is wanted")
 		}
 		c.Header = textproto.CanonicalMIMEHeaderKey(header)
-		if c.Header == "Host" {
+		switch c.Header {
+		case "Host":
 			o.refuse("sourceCriterion.requestHeaderName", header, "Host is no header here; use sourceCriterion.requestHost")
+		case "Connection", "Content-Length", "Transfer-Encoding", "Trailer":
+			o.refuse("sourceCriterion.requestHeaderName", header, "this header is about the connection and not about the client")
 		}
 	}
 	if config.RequestHost != nil {
@@ -344,12 +360,11 @@ func (o *options) passwordFile(config *ValkeyConfig, s *limiter.StoreSettings) {
 		o.refuse("valkey.passwordFile", path, "valkey.password is set too; only one of them can be")
 		return
 	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		o.fail(fmt.Errorf("option valkey.passwordFile: %w", err))
+	content := o.file("valkey.passwordFile", path)
+	if o.err != nil {
 		return
 	}
-	s.Password = strings.TrimSuffix(strings.TrimSuffix(string(content), "\n"), "\r")
+	s.Password = strings.TrimSuffix(strings.TrimSuffix(content, "\n"), "\r")
 	if s.Password == "" {
 		o.refuse("valkey.passwordFile", path, "the file is empty")
 	}
@@ -393,9 +408,20 @@ func (o *options) pem(option string, value interface{}) string {
 	if text == "" || strings.Contains(text, "-----BEGIN ") {
 		return text
 	}
-	content, err := os.ReadFile(text)
-	if err != nil {
-		o.fail(fmt.Errorf("option %s: neither a PEM text nor a file: %w", option, err))
+	return o.file(option, text)
+}
+
+// file reads a file. What is no path that begins with / or . may be the secret
+// itself, and is not repeated.
+func (o *options) file(option, path string) string {
+	content, err := os.ReadFile(path)
+	if err == nil {
+		return string(content)
 	}
-	return string(content)
+	shown := strconv.Quote(path)
+	if path[0] != '/' && path[0] != '.' || len(path) > 200 {
+		shown = "a value that is not shown, as it looks like no path"
+	}
+	o.fail(fmt.Errorf("option %s: reading %s: %w", option, shown, errors.Unwrap(err)))
+	return ""
 }

@@ -245,3 +245,39 @@ func TestRefusalsAreShort(t *testing.T) {
 		t.Errorf("%d bytes: %.200v", len(fmt.Sprint(err)), err)
 	}
 }
+
+// Names that would break an answer, or never reach the plugin, are refused.
+func TestHeadersThatMeanSomethingElseAreRefused(t *testing.T) {
+	for _, name := range []string{"Retry-After", "transfer-encoding", "content-length", "RateLimit", "ratelimit-policy", "X-RateLimit-Remaining", "Set-Cookie"} {
+		_, err := check(&Config{Limit: "5", Window: "60s", Mode: "local", DecisionHeader: name}, "quota@file")
+		if err == nil || !strings.Contains(err.Error(), "decisionHeader") || !strings.Contains(err.Error(), name) {
+			t.Errorf("decisionHeader %s: error %v, want one that names both", name, err)
+		}
+	}
+	for _, name := range []string{"Host", "content-length", "Transfer-Encoding", "connection"} {
+		_, err := check(&Config{Limit: "5", Window: "60s", Mode: "local", SourceCriterion: SourceCriterion{RequestHeaderName: name}}, "quota@file")
+		if err == nil || !strings.Contains(err.Error(), "requestHeaderName") || !strings.Contains(err.Error(), name) {
+			t.Errorf("requestHeaderName %s: error %v, want one that names both", name, err)
+		}
+	}
+}
+
+// Who puts a secret where a file is wanted does not find it in the log.
+func TestMisplacedSecretsAreNotShown(t *testing.T) {
+	const secret = "hunter2hunter2"
+	for name, valkey := range map[string]ValkeyConfig{
+		"valkey.passwordFile": {Endpoints: []string{"valkey"}, PasswordFile: secret},
+		"valkey.tls.key":      {Endpoints: []string{"valkey"}, TLS: &TLSConfig{Key: secret}},
+		"valkey.endpoints":    {Endpoints: []string{"valkey:6379?password=" + secret}},
+		"valkey.password":     {Endpoints: []string{"valkey"}, Password: 42},
+	} {
+		_, err := check(&Config{Limit: "5", Window: "60s", Valkey: valkey}, "quota@file")
+		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "42") {
+			t.Errorf("%s: error %v, want one that names the option and not the secret", name, err)
+		}
+	}
+	_, err := check(&Config{Limit: "5", Window: "60s", Valkey: ValkeyConfig{Endpoints: []string{"valkey"}, PasswordFile: "/no/such/file"}}, "quota@file")
+	if err == nil || !strings.Contains(err.Error(), `"/no/such/file"`) {
+		t.Errorf("error %v, want one that names the path", err)
+	}
+}
