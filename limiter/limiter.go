@@ -118,7 +118,7 @@ func Take(l *Limiter, client string, now time.Time) (window.Decision, string) {
 }
 
 // takeLocal decides by the count in this gateway's memory. unix is the time in
-// seconds; alone says that the store should have counted.
+// seconds; alone says that the store did not count though it is well.
 func takeLocal(l *Limiter, client string, unix int64, alone bool) window.Decision {
 	t := l.table
 	t.mu.Lock()
@@ -144,7 +144,7 @@ func takeKnown(l *Limiter, client string, now time.Time) (window.Decision, strin
 		return window.Decision{}, ""
 	}
 	way := Shared
-	if alone {
+	if alone || l.store.health.Load() > 0 {
 		way = Local
 	}
 	_, left := window.FixedAt(unix, l.window)
@@ -171,7 +171,8 @@ func takeAlone(l *Limiter, client string, now time.Time) (window.Decision, strin
 	case Closed:
 		return window.Decision{RetryAfter: untilProbe(l.store, now)}, Closed
 	}
-	return takeLocal(l, client, storeTime(l.store, now)/int64(time.Second), true), Local
+	healthy := l.store.health.Load() == 0
+	return takeLocal(l, client, storeTime(l.store, now)/int64(time.Second), healthy), Local
 }
 
 // A call is one request's turn at the store.

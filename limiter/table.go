@@ -18,7 +18,7 @@ type table struct {
 	mu     sync.Mutex
 	counts *window.FixedCounts // guarded by mu
 	used   bool                // guarded by mu: counted in since idle was set
-	alone  bool                // guarded by mu: counted in last because the store failed to
+	alone  bool                // guarded by mu: counted in last because a store that is well did not
 	idle   time.Time           // guarded by tablesMu: no count is younger, unless used
 }
 

@@ -341,7 +341,7 @@ func TestUnknownOptionsAreRefusedAtEveryLevel(t *testing.T) {
 		"too-high-depth":  {byAddress.with("sourceCriterion.depth", 1), "sourceCriterion.depth"},
 		"too-high-ca":     {base.with("valkey.ca", "x"), "valkey.ca"},
 		"too-low":         {base.with("valkey.limit", 5), "valkey.limit"},
-		"too-low-window":  {base.with("window", nil, "valkey.window", "1m"), "option window is missing"},
+		"too-low-window":  {base.with("window", nil, "valkey.window", "1m"), "valkey.window"},
 		"all-too-low":     {options{"options": base}, "options"},
 		"redis":           {base.with("redis.endpoints", "x"), "redis"},
 		"no-limit":        {base.with("limit", nil), "option limit is missing"},

@@ -373,7 +373,7 @@ func TestSlicedRepliesDecideAlike(t *testing.T) {
 
 	// An error line in slices, in the middle of the work.
 	store.Do("CONFIG", "SET", "maxmemory", "1")
-	mustDecide(t, "sliced error", client.Sequence(lab.Alternate(1, "sequence", tr.URL+"/right")), "local")
+	mustDecide(t, "sliced error", client.Sequence(lab.Alternate(1, "newcomer", tr.URL+"/right")), "local")
 	store.Do("CONFIG", "SET", "maxmemory", "0")
 	mustDecide(t, "after the error", client.Sequence(lab.Alternate(1, "other", tr.URL+"/right")), "shared")
 
