@@ -166,8 +166,10 @@ func found(url string) bool {
 	if err != nil {
 		return false
 	}
-	_ = resp.Body.Close()
-	return resp.StatusCode == http.StatusOK
+	defer func() { _ = resp.Body.Close() }()
+	// A catch-all router answers 200 too; Traefik's ping says OK.
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 16))
+	return err == nil && resp.StatusCode == http.StatusOK && string(body) == "OK"
 }
 
 // Reload replaces the dynamic configuration and waits until the new one is in force.
