@@ -97,16 +97,28 @@ func New(s *Settings, now time.Time) *Limiter {
 // An interpreter makes each call pay for all variables of the function, those of
 // branches not taken too; so the ways are functions of their own.
 func Take(l *Limiter, client string, now time.Time) (window.Decision, string) {
-	if l.store == nil {
-		return takeLocal(l, client, now.Unix(), false), Local
+	if l.store != nil {
+		return takeCounted(l, client, now)
 	}
+	return takeLocal(l, client, now.Unix(), false), Local
+}
+
+// takeCounted decides by the store's count, if it has to and can.
+//
+// A client whose count is known to have reached the limit is refused without the
+// store, since a count never falls within its window. So whoever is over its limit
+// cannot keep the store busy, nor its connections from others.
+func takeCounted(l *Limiter, client string, now time.Time) (window.Decision, string) {
 	if l.store.health.Load() >= away {
 		passBy(l.store)
 		return takeAlone(l, client, now)
 	}
-	known, way := takeKnown(l, client, now)
-	if known.RetryAfter > 0 {
-		return known, way
+	unix := storeTime(l.store, now) / int64(time.Second)
+	l.table.mu.Lock()
+	known := window.FixedKnown(l.table.counts, client, unix)
+	l.table.mu.Unlock()
+	if known >= l.limit {
+		return refuseKnown(l, known, unix)
 	}
 	c := &call{limiter: l, client: client, now: now, start: time.Now()}
 	askStore(c)
@@ -115,6 +127,19 @@ func Take(l *Limiter, client string, now time.Time) (window.Decision, string) {
 	}
 	// The wait may have been longer than a window: what counts is when it ended.
 	return takeAlone(l, client, now.Add(time.Since(c.start)))
+}
+
+// refuseKnown refuses a client by a count that is known. The way is Local while
+// counts come from this gateway alone.
+func refuseKnown(l *Limiter, known, unix int64) (window.Decision, string) {
+	way := Shared
+	l.table.mu.Lock()
+	if l.table.alone || l.store.health.Load() > 0 {
+		way = Local
+	}
+	l.table.mu.Unlock()
+	_, left := window.FixedAt(unix, l.window)
+	return window.FixedDecide(known+1, l.limit, left), way
 }
 
 // takeLocal decides by the count in this gateway's memory. unix is the time in
@@ -127,28 +152,6 @@ func takeLocal(l *Limiter, client string, unix int64, alone bool) window.Decisio
 	decision := window.FixedTake(t.counts, client, unix, l.limit)
 	t.mu.Unlock()
 	return decision
-}
-
-// takeKnown refuses a client whose count is known to have reached the limit: a count
-// never falls within its window. So whoever is over its limit cannot keep the store
-// busy, nor its connections from others. A decision that is not a refusal means that
-// the store has to be asked.
-func takeKnown(l *Limiter, client string, now time.Time) (window.Decision, string) {
-	unix := storeTime(l.store, now) / int64(time.Second)
-	t := l.table
-	t.mu.Lock()
-	known := window.FixedKnown(t.counts, client, unix)
-	alone := t.alone
-	t.mu.Unlock()
-	if known < l.limit {
-		return window.Decision{}, ""
-	}
-	way := Shared
-	if alone || l.store.health.Load() > 0 {
-		way = Local
-	}
-	_, left := window.FixedAt(unix, l.window)
-	return window.FixedDecide(known+1, l.limit, left), way
 }
 
 // takeShared decides by the count that the store answered, and notes it for the
@@ -205,10 +208,12 @@ func askStore(c *call) {
 	if c.err != nil {
 		return
 	}
-	if !useConn(c, deadline) {
+	used := int64(c.start.Sub(began))
+	if used-c.conn.Used > int64(restless) && !replaceDead(c, used, deadline) {
 		return
 	}
-	if c.conn.Used-c.conn.Stamp > int64(s.clockAge) {
+	c.conn.Used = used
+	if used-c.conn.Stamp > int64(s.clockAge) {
 		c.refusal, c.err = readClock(s, c.conn, deadline)
 		if c.err != nil || c.refusal != "" {
 			return
@@ -244,12 +249,11 @@ func askStore(c *call) {
 	c.conn.Stamp -= int64(time.Hour) // so that it is read again
 }
 
-// useConn sees to it that the connection in hand is alive. One that was idle may have
-// been closed by the server, or by what stands in between, and whoever sends on it
-// learns of that too late.
-func useConn(c *call, deadline time.Time) bool {
+// replaceDead sees to it that the connection in hand, which was idle, is alive. It
+// may have been closed by the server, or by what stands in between, and whoever sends
+// on it learns of that too late. It reports whether there is a connection.
+func replaceDead(c *call, used int64, deadline time.Time) bool {
 	s := c.limiter.store
-	used := int64(c.start.Sub(began))
 	for used-c.conn.Used > int64(restless) && !resp.Alive(c.conn) {
 		resp.Discard(s.pool, c.conn)
 		c.conn, c.err = resp.Acquire(s.pool, deadline)
@@ -257,7 +261,6 @@ func useConn(c *call, deadline time.Time) bool {
 			return false
 		}
 	}
-	c.conn.Used = used
 	return true
 }
 
