@@ -107,7 +107,7 @@ func recovered(s *store) {
 	news := s.told || lasted >= stableAfter
 	s.mu.Unlock()
 	if news {
-		log.Printf("gatequota: store %s: answers again after %s; %d requests were decided without it",
+		log.Printf("gatequota: store %s: answers again after %s; %d further requests were decided without it",
 			s.endpoint, lasted.Round(time.Millisecond), s.passed.Load())
 	}
 }
@@ -163,7 +163,7 @@ func probe(s *store) {
 			recovered(s)
 			return
 		}
-		lasting(s, "away", fmt.Sprintf("still away (%s); %d requests were decided without it", reason(refusal, err), passed))
+		lasting(s, "away", fmt.Sprintf("still away (%s); %d further requests were decided without it", reason(refusal, err), passed))
 	}
 }
 
@@ -232,6 +232,17 @@ func lasting(s *store, kind, line string) bool {
 // reason puts a failure into few words: of what the store said only the first word
 // and the command that it names, of ours all. None of them holds a secret.
 func reason(refusal string, err error) string {
+	if errors.Is(err, resp.ErrRefused) {
+		// It ends with the command of the opening and the word that refused it.
+		text := err.Error()
+		if strings.HasSuffix(text, "SELECT answered with ERR") {
+			return text + ": check valkey.db"
+		}
+		return text + ": " + advices[text[strings.LastIndexByte(text, ' ')+1:]]
+	}
+	if errors.Is(err, resp.ErrPoolTimeout) {
+		return err.Error() + ": check the address, and whether valkey.tls is what the server wants"
+	}
 	if err != nil {
 		return err.Error()
 	}
@@ -256,8 +267,8 @@ var advices = map[string]string{
 	"MASTERDOWN":  "it is a replica without its primary",
 	"BUSY":        "a script blocks it",
 	"OOM":         "its memory is full; raise maxmemory",
-	"NOAUTH":      "it wants a password; set valkey.password",
-	"WRONGPASS":   "wrong valkey.username or valkey.password",
+	"NOAUTH":      "it wants a password; set valkey.password or valkey.passwordFile",
+	"WRONGPASS":   "wrong valkey.username, valkey.password or valkey.passwordFile",
 	"NOPERM":      "check the rights of the user",
 	"MOVED":       "it is a node of a cluster, which is not supported",
 	"ASK":         "it is a node of a cluster, which is not supported",

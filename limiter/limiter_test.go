@@ -439,12 +439,33 @@ func TestTableThatNobodyUsesIsEmptied(t *testing.T) {
 
 func TestReasonsHoldNothingButTheFirstWord(t *testing.T) {
 	for refusal, want := range map[string]string{
-		"WRONGPASS invalid username-password pair": `"WRONGPASS": wrong valkey.username or valkey.password`,
+		"WRONGPASS invalid username-password pair": `"WRONGPASS": wrong valkey.username, valkey.password or valkey.passwordFile`,
 		"FOO hunter2":              `"FOO"`,
 		"MOVED 1234 10.0.0.1:6379": `"MOVED": it is a node of a cluster, which is not supported`,
 	} {
 		if got := reason(refusal, nil); got != want {
 			t.Errorf("reason(%q) = %q, want %q", refusal, got, want)
+		}
+	}
+}
+
+func TestReasonsOfARefusedOpeningSayWhatToDo(t *testing.T) {
+	for _, c := range []struct {
+		config fakevalkey.Config
+		db     int
+		want   string
+	}{
+		{fakevalkey.Config{Password: "secret"}, 0, "WRONGPASS: wrong valkey.username"},
+		{fakevalkey.Config{}, 99, "ERR: check valkey.db"},
+	} {
+		server := fakevalkey.Start(t, c.config)
+		o := &resp.Options{Network: "tcp", Address: server.Addr(), DB: c.db, DialTimeout: time.Minute}
+		if c.config.Password != "" {
+			o.Password = "hunter2"
+		}
+		_, err := resp.Dial(o)
+		if got := reason("", err); !strings.Contains(got, c.want) || strings.Contains(got, "hunter2") {
+			t.Errorf("reason %q, want it to hold %q", got, c.want)
 		}
 	}
 }
