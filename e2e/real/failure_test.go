@@ -384,7 +384,7 @@ func TestLogOfAnUnsteadyStore(t *testing.T) {
 	if len(lines) < 2 || len(lines) > handful {
 		t.Errorf("%d lines for six outages, want from 2 to %d", len(lines), handful)
 	}
-	if n := regexp.MustCompile(`\b[1-9][0-9]* requests were decided without it`).FindString(strings.Join(lines, "\n")); n == "" {
+	if n := regexp.MustCompile(`\b[1-9][0-9]* further requests were decided without it`).FindString(strings.Join(lines, "\n")); n == "" {
 		t.Error("no line says how many requests were decided without the store")
 	}
 }
