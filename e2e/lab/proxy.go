@@ -188,9 +188,10 @@ func (p *Proxy) copy(to, from net.Conn, fromClient bool) {
 		}
 		cut := fromClient && len(f.CutAfter) > 0 && bytes.Contains(chunk, f.CutAfter)
 		if cut {
-			// The client's side goes first: no reply can slip through.
-			reset(from)
+			// Counted before anybody can see it; and the client's side goes first, so
+			// that no reply can slip through.
 			p.cuts.Add(1)
+			reset(from)
 		}
 		if err := write(to, chunk, f.Slice); err != nil || cut {
 			return
