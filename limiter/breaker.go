@@ -36,20 +36,21 @@ const (
 )
 
 // failed notes a turn at the store that brought no count, and stops asking the
-// store when it was one too many in a row.
-func failed(s *store, prefix, refusal string, err error) {
+// store when it was one too many in a row. It reports whether that is held against
+// the store at all.
+func failed(s *store, prefix, refusal string, err error) bool {
 	if resp.Word(refusal) == "NOPERM" {
 		// One prefix, or one command, that this user may not touch: others may
 		// work all the same.
 		lasting(s, "NOPERM "+prefix, fmt.Sprintf("refuses the count of keys with the prefix %q (%s)", prefix, reason(refusal, nil)))
-		return
+		return false
 	}
 	late := errors.Is(err, resp.ErrTimeout)
 	if errors.Is(err, resp.ErrPoolTimeout) && !late {
 		// Others held the connections, or a new one took its time: no sign that the
 		// store is ill.
 		lasting(s, "busy", fmt.Sprintf("none of %d connections became free in time; such requests are decided by onStoreFailure", poolSize))
-		return
+		return false
 	}
 	weight := int64(1)
 	if late {
@@ -61,7 +62,7 @@ func failed(s *store, prefix, refusal string, err error) {
 	s.health.Store(before + weight)
 	if before >= away || before+weight < away {
 		s.mu.Unlock()
-		return
+		return true
 	}
 	s.unsteady = now.Sub(s.cameBack) < stableAfter
 	if !s.unsteady || s.pause == 0 {
@@ -85,6 +86,7 @@ func failed(s *store, prefix, refusal string, err error) {
 		log.Printf("gatequota: store %s: away (%s); requests are decided by onStoreFailure until it answers", s.endpoint, reason(refusal, err))
 	}
 	startProbe(s)
+	return true
 }
 
 // answered notes a count after failures. A store that is away already comes back

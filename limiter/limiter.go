@@ -111,7 +111,7 @@ func Take(l *Limiter, client string, now time.Time) (window.Decision, string) {
 func takeCounted(l *Limiter, client string, now time.Time) (window.Decision, string) {
 	if l.store.health.Load() >= away {
 		passBy(l.store)
-		return takeAlone(l, client, now)
+		return takeAlone(l, client, now, false)
 	}
 	unix := storeTime(l.store, now) / int64(time.Second)
 	l.table.mu.Lock()
@@ -126,7 +126,7 @@ func takeCounted(l *Limiter, client string, now time.Time) (window.Decision, str
 		return takeShared(c), Shared
 	}
 	// The wait may have been longer than a window: what counts is when it ended.
-	return takeAlone(l, client, now.Add(time.Since(c.start)))
+	return takeAlone(l, client, now.Add(time.Since(c.start)), c.spared)
 }
 
 // refuseKnown refuses a client by a count that is known. The way is Local while
@@ -166,16 +166,16 @@ func takeShared(c *call) window.Decision {
 	return window.FixedDecide(c.count, c.limiter.limit, c.left)
 }
 
-// takeAlone decides without the store, as the operator chose.
-func takeAlone(l *Limiter, client string, now time.Time) (window.Decision, string) {
+// takeAlone decides without the store, as the operator chose. spared says that the
+// store is well, but did not count this.
+func takeAlone(l *Limiter, client string, now time.Time, spared bool) (window.Decision, string) {
 	switch l.onStoreFailure {
 	case Open:
 		return window.Decision{Allowed: true}, Open
 	case Closed:
 		return window.Decision{RetryAfter: untilProbe(l.store, now)}, Closed
 	}
-	healthy := l.store.health.Load() == 0
-	return takeLocal(l, client, storeTime(l.store, now)/int64(time.Second), healthy), Local
+	return takeLocal(l, client, storeTime(l.store, now)/int64(time.Second), spared), Local
 }
 
 // A call is one request's turn at the store.
@@ -193,6 +193,7 @@ type call struct {
 	count    int64
 	refusal  string // an answer of the store that is no count
 	err      error  // no answer
+	spared   bool   // neither of them is held against the store
 }
 
 var fixed = resp.NewScript(window.FixedScript)
@@ -276,7 +277,7 @@ func settle(c *call) {
 		resp.Release(s.pool, c.conn)
 	}
 	if !c.answered {
-		failed(s, c.limiter.keyPrefix, c.refusal, c.err)
+		c.spared = !failed(s, c.limiter.keyPrefix, c.refusal, c.err)
 	} else if s.health.Load() != 0 {
 		answered(s)
 	}

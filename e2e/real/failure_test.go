@@ -217,8 +217,10 @@ func TestStoreFailures(t *testing.T) {
 			f.end(store, proxy)
 			for _, way := range []string{"local", "closed", "open"} {
 				var last lab.Answers
+				n := 0
 				lab.Until(t, "counting in the store goes on for "+way, func() bool {
-					last = ask(way, 1, "probe")
+					n++ // a newcomer each time: whoever is over its limit is refused from memory
+					last = ask(way, 1, fmt.Sprintf("probe-%d", n))
 					mustBe(t, "meanwhile", last, http.StatusOK, http.StatusTooManyRequests, http.StatusServiceUnavailable)
 					return last.Decisions() == "shared: 1"
 				})
