@@ -182,8 +182,10 @@ func TestStoreFailures(t *testing.T) {
 			}
 
 			for _, way := range []string{"local", "closed", "open"} {
+				n := 0
 				lab.Until(t, "a first count", func() bool { // the machine may be busy
-					return ask(way, 1, "warm-up").Decisions() == "shared: 1"
+					n++
+					return ask(way, 1, fmt.Sprintf("warm-up-%d", n)).Decisions() == "shared: 1"
 				})
 				answers := ask(way, 3, "key")
 				mustBe(t, "before", answers, http.StatusOK)

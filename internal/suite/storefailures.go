@@ -269,7 +269,11 @@ func breakerOpens(t *T) {
 		v := t.valkey()
 		name := t.name()
 		h := t.handler(name, t.options(v, "onStoreFailure", mode, "valkey.timeout", "100ms"))
-		t.eventually("a count in the store", func() bool { return t.ask(h, "key").decision == "shared" })
+		newcomer := 0
+		t.eventually("a count in the store", func() bool {
+			newcomer++
+			return t.ask(h, fmt.Sprintf("newcomer %d", newcomer)).decision == "shared"
+		})
 		before, _ := v.calls(name)
 		v.Handle("EVALSHA", func(*fakevalkey.Server, []string) string { return "" })
 		for i := 0; i < 100; i++ {
