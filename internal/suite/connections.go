@@ -180,7 +180,8 @@ func alternate(t *T, rounds int) {
 }
 
 func withoutTime(t *T) {
-	for _, refusal := range []string{"NOPERM this user has no permissions to run the 'time' command", "ERR unknown command 'TIME'"} {
+	for _, text := range []string{"NOPERM this user has no permissions to run the 'time' command", "ERR unknown command 'TIME'"} {
+		refusal := text // the servers of both rounds go on until the end of the test
 		v := t.valkey()
 		v.Handle("TIME", func(*fakevalkey.Server, []string) string { return fakevalkey.Error(refusal) })
 		before := len(t.logged(v.Addr()))
@@ -294,12 +295,13 @@ func passwords(t *T) {
 
 func passwordsStaySecret(t *T) {
 	const secret = "hunter2-8d21"
-	for _, answer := range []string{
+	for _, text := range []string{
 		"ERR AUTH <password> called without any password configured for the default user.",
 		"WRONGPASS invalid username-password pair or user is disabled.",
 		"ERR unknown command 'AUTH', with args beginning with: '" + secret + "'",
 		secret, "ERR-" + secret + " no",
 	} {
+		answer := text // the servers of all rounds go on until the end of the test
 		v := t.valkey()
 		v.Handle("AUTH", func(*fakevalkey.Server, []string) string { return fakevalkey.Error(answer) })
 		for _, mode := range []string{"local", "closed"} {
