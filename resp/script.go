@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -21,6 +22,9 @@ type Script struct {
 
 	// prefixes[n] is the encoded call with n arguments up to the key.
 	prefixes []string
+	// joints[n] is what stands between two such calls: the end of the one and the
+	// prefix of the other.
+	joints []string
 }
 
 // maxPrefixes is the number of arguments up to which the beginning of a call is
@@ -33,6 +37,7 @@ func NewScript(body string) *Script {
 	s := &Script{Body: body, SHA: hex.EncodeToString(digest[:])}
 	for n := 0; n <= maxPrefixes; n++ {
 		s.prefixes = append(s.prefixes, prefix(s, n))
+		s.joints = append(s.joints, "\r\n"+prefix(s, n))
 	}
 	return s
 }
@@ -41,6 +46,163 @@ func NewScript(body string) *Script {
 // arguments behind the one key. What follows begins with a line end: see header.
 func prefix(s *Script, n int) string {
 	return "*" + strconv.Itoa(4+n) + "\r\n$7\r\nEVALSHA\r\n$40\r\n" + s.SHA + "\r\n$1\r\n1"
+}
+
+// Bulk encodes text as a part of a call for EvalAll. It begins with the end of the
+// line before and lacks its own, so that parts and calls can be strung together.
+func Bulk(text string) string {
+	if len(text) < len(headers) {
+		return headers[len(text)] + text
+	}
+	return header(len(text)) + text
+}
+
+// EvalAll calls a script len(calls) times, each with one key and args arguments (0 to
+// 8), in one write, and reads the answers in order. calls[i] is the key and the
+// arguments of one call, each encoded by Bulk and strung together; counts[i] receives
+// the integer that it answers. The calls are sent by the script's digest; only those
+// that the server answers with NOSCRIPT, and so has not run, are sent once more, with
+// the body, after all answers were read.
+//
+// refusals is nil unless the server answered a call with an error line: then it has
+// len(calls) entries, with the line without its '-' where there is one and "" where
+// there is a count. The connection can be used again unless a line says otherwise.
+//
+// answered is the number of calls, from the first, that have an answer: all of them
+// if err is nil. The others were written, may have been carried out, and never get
+// one; their counts mean nothing. err wraps ErrTimeout, ErrLost, or ErrProtocol for a
+// reply that is neither an integer nor an error line; after it the connection is of
+// no more use. Nothing is written to a connection that is used up (ErrLost), and
+// nothing if counts is shorter than calls or args out of range.
+//
+// It is written for an interpreter, where a call of a function costs as much as ten
+// statements, and all that is rare is elsewhere.
+func EvalAll(c *Conn, deadline time.Time, s *Script, args int, calls []string, counts []int64) (answered int, refusals []string, err error) {
+	if !c.ok || len(calls) == 0 || len(calls) > len(counts) || args < 0 || args > maxPrefixes {
+		return 0, nil, unwritten(c, args, calls, counts)
+	}
+	c.ok = false
+	// On a connection that takes no deadline Write fails too.
+	_ = c.net.SetDeadline(deadline)
+	if _, err = c.net.Write([]byte(s.prefixes[args] + strings.Join(calls, s.joints[args]) + "\r\n")); err != nil {
+		return 0, nil, broken(c, err)
+	}
+	for i := range calls {
+		line, err := c.in.ReadSlice('\n')
+		// The line ends in a line feed, so ":" alone is none.
+		if err != nil || line[0] != ':' || line[len(line)-2] != '\r' {
+			return unusual(c, deadline, s, args, calls, counts, i, line, err)
+		}
+		counts[i], err = strconv.ParseInt(string(line[1:len(line)-2]), 10, 64)
+		if err != nil {
+			return i, nil, fmt.Errorf("%w: an integer that is none", ErrProtocol)
+		}
+	}
+	c.ok = c.in.Buffered() == 0 // as answered does
+	return len(calls), nil, nil
+}
+
+// unwritten says why EvalAll writes nothing.
+func unwritten(c *Conn, args int, calls []string, counts []int64) error {
+	if len(calls) > len(counts) || args < 0 || args > maxPrefixes {
+		return fmt.Errorf("resp: %d calls with %d arguments and room for %d counts", len(calls), args, len(counts))
+	}
+	if !c.ok {
+		return usedAgain()
+	}
+	return nil // there are no calls
+}
+
+// unusual goes on for EvalAll where answer i is no integer: what was read of it is
+// line and readErr.
+func unusual(c *Conn, deadline time.Time, s *Script, args int, calls []string, counts []int64, i int, line []byte, readErr error) (answered int, refusals []string, err error) {
+	refusals = make([]string, len(calls))
+	var unknown []int // the calls that were answered with NOSCRIPT
+	reusable := true
+	for {
+		counts[i], refusals[i], err = readCount(c, line, readErr)
+		if err != nil {
+			return i, some(refusals), err
+		}
+		reusable = reusable && !forbidsReuse(refusals[i])
+		if Word(refusals[i]) == "NOSCRIPT" {
+			unknown = append(unknown, i)
+		}
+		i++
+		if i == len(calls) {
+			break
+		}
+		line, readErr = c.in.ReadSlice('\n')
+	}
+	c.ok = reusable && c.in.Buffered() == 0
+	if len(unknown) == 0 || !c.ok {
+		return len(calls), refusals, nil
+	}
+	answered, err = evalBodies(c, deadline, s, args, calls, counts, refusals, unknown)
+	return answered, some(refusals), err
+}
+
+// evalBodies sends once more, with the body of the script, the calls with the given
+// indexes, and replaces their answers. It returns the number of calls, from the
+// first, that have an answer then.
+func evalBodies(c *Conn, deadline time.Time, s *Script, args int, calls []string, counts []int64, refusals []string, indexes []int) (answered int, err error) {
+	begin := "*" + strconv.Itoa(4+args) + "\r\n$4\r\nEVAL" + header(len(s.Body)) + s.Body + "\r\n$1\r\n1"
+	again := make([]string, len(indexes))
+	for n, i := range indexes {
+		again[n] = calls[i]
+	}
+	c.ok = false
+	_ = c.net.SetDeadline(deadline)
+	if _, err = c.net.Write([]byte(begin + strings.Join(again, "\r\n"+begin) + "\r\n")); err != nil {
+		return indexes[0], broken(c, err)
+	}
+	reusable := true
+	for _, i := range indexes {
+		line, readErr := c.in.ReadSlice('\n')
+		counts[i], refusals[i], err = readCount(c, line, readErr)
+		if err != nil {
+			return i, err
+		}
+		reusable = reusable && !forbidsReuse(refusals[i])
+	}
+	c.ok = reusable && c.in.Buffered() == 0
+	return len(calls), nil
+}
+
+// readCount makes the best of a line: an integer is returned, and an error line as
+// refusal, anything else is an error.
+func readCount(c *Conn, line []byte, readErr error) (n int64, refusal string, err error) {
+	if readErr != nil {
+		if errors.Is(readErr, bufio.ErrBufferFull) {
+			return 0, "", fmt.Errorf("%w: a line is longer than %d bytes", ErrProtocol, maxLine)
+		}
+		return 0, "", broken(c, readErr)
+	}
+	kind, text, err := parseLine(line)
+	if err != nil {
+		return 0, "", err
+	}
+	switch kind {
+	case ':':
+		n, err = strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return 0, "", fmt.Errorf("%w: an integer that is none", ErrProtocol)
+		}
+		return n, "", nil
+	case '-':
+		return 0, text, nil
+	}
+	return 0, "", fmt.Errorf("%w: a script answered with type %q", ErrProtocol, kind)
+}
+
+// some returns refusals, or nil if there are none.
+func some(refusals []string) []string {
+	for _, refusal := range refusals {
+		if refusal != "" {
+			return refusals
+		}
+	}
+	return nil
 }
 
 // Eval calls a script with one key and returns the integer that it answers. The
