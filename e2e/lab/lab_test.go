@@ -125,6 +125,7 @@ func TestProxyFaults(t *testing.T) {
 		{"replies lost", lab.Faults{LoseReplies: true}, os.ErrDeadlineExceeded},
 		{"held", lab.Faults{Hold: true}, os.ErrDeadlineExceeded},
 		{"cut after the command", lab.Faults{CutAfter: []byte("PING")}, syscall.ECONNRESET},
+		{"replies cut in the middle", lab.Faults{HalveReplies: true}, io.EOF},
 	} {
 		p.Set(tt.faults)
 		line, err := ping(t, p.Addr())
@@ -151,6 +152,26 @@ func TestProxyFaults(t *testing.T) {
 	p.Open()
 	if line, err := ping(t, p.Addr()); line != "+PONG\r\n" {
 		t.Errorf("opened again: %q, %v", line, err)
+	}
+	lab.Until(t, "nobody is connected", func() bool { return p.Connections() == 0 })
+}
+
+func TestProxyLeadsElsewhere(t *testing.T) {
+	t.Parallel()
+	first, second := lab.Valkey(t, lab.StoreOptions{}), lab.Valkey(t, lab.StoreOptions{})
+	p := lab.NewProxy(t, first.Addr())
+	conn, err := net.Dial("tcp", p.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	lab.Until(t, "the first store is reached", func() bool { return first.Clients() == 1 })
+	p.Redirect(second.Addr())
+	if line, err := ping(t, p.Addr()); line != "+PONG\r\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	if p.Connections() < 1 || first.Clients() != 1 || second.Info("total_connections_received") < 2 {
+		t.Error("the open connection was led elsewhere, or the new one was not")
 	}
 }
 

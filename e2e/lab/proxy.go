@@ -17,6 +17,7 @@ type Faults struct {
 	Slice        bool          // pass one byte a write, each with a short pause
 	LoseRequests bool          // throw away what the client sends
 	LoseReplies  bool          // throw away what the server sends
+	HalveReplies bool          // pass half of what the server sends, then close the connection
 	Hold         bool          // accept connections and do nothing with them
 	Refuse       bool          // reset connections as soon as they are accepted
 
@@ -29,10 +30,11 @@ type Faults struct {
 // Proxy is a TCP proxy in front of a server, which can spoil the connection.
 type Proxy struct {
 	t        testing.TB
-	target   string
 	addr     string
+	target   atomic.Pointer[string]
 	faults   atomic.Pointer[Faults]
 	accepted atomic.Int64
+	passing  atomic.Int64
 	cuts     atomic.Int64
 
 	mu       sync.Mutex
@@ -43,7 +45,8 @@ type Proxy struct {
 // NewProxy starts a proxy without faults in front of a TCP address.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	p := &Proxy{t: t, target: target, open: make(map[net.Conn]struct{})}
+	p := &Proxy{t: t, open: make(map[net.Conn]struct{})}
+	p.target.Store(&target)
 	p.faults.Store(new(Faults))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -64,8 +67,14 @@ func (p *Proxy) Addr() string { return p.addr }
 // Set changes the faults.
 func (p *Proxy) Set(f Faults) { p.faults.Store(&f) }
 
+// Redirect leads connections that are made from now on to another TCP address.
+func (p *Proxy) Redirect(target string) { p.target.Store(&target) }
+
 // Accepted returns how many connections were made so far.
 func (p *Proxy) Accepted() int { return int(p.accepted.Load()) }
+
+// Connections returns how many clients are connected.
+func (p *Proxy) Connections() int { return int(p.passing.Load()) }
 
 // Cuts returns how many connections CutAfter has reset so far.
 func (p *Proxy) Cuts() int { return int(p.cuts.Load()) }
@@ -110,6 +119,7 @@ func (p *Proxy) serve(l net.Listener) {
 				return
 			}
 			p.accepted.Add(1)
+			p.passing.Add(1)
 			go p.pass(conn)
 		}
 	}()
@@ -137,6 +147,7 @@ func (p *Proxy) forget(conn net.Conn) {
 }
 
 func (p *Proxy) pass(client net.Conn) {
+	defer p.passing.Add(-1)
 	p.track(client)
 	defer p.forget(client)
 	switch f := p.faults.Load(); {
@@ -152,7 +163,7 @@ func (p *Proxy) pass(client net.Conn) {
 			}
 		}
 	}
-	server, err := net.Dial("tcp", p.target)
+	server, err := net.Dial("tcp", *p.target.Load())
 	if err != nil {
 		reset(client)
 		return
@@ -185,6 +196,10 @@ func (p *Proxy) copy(to, from net.Conn, fromClient bool) {
 		}
 		if !fromClient && f.Delay > 0 {
 			time.Sleep(f.Delay)
+		}
+		if !fromClient && f.HalveReplies {
+			_ = write(to, chunk[:n/2], f.Slice)
+			return
 		}
 		cut := fromClient && len(f.CutAfter) > 0 && bytes.Contains(chunk, f.CutAfter)
 		if cut {

@@ -248,6 +248,31 @@ func (tr *Traefik) Goroutines() int {
 	return n
 }
 
+// PluginGoroutines returns how many of the gateway's goroutines are in interpreted
+// code: requests that the plugin has in hand, and what it does in the background.
+func (tr *Traefik) PluginGoroutines() int {
+	tr.t.Helper()
+	sum := 0
+	for _, record := range strings.Split(tr.Get("/debug/pprof/goroutine?debug=1"), "\n\n") {
+		if !strings.Contains(record, "traefik/yaegi/interp") {
+			continue
+		}
+		// A record begins with the number of goroutines; before the first one stands
+		// a line about all of them.
+		_, counted, found := strings.Cut(record, "\n")
+		if !strings.HasPrefix(record, "goroutine profile:") || !found {
+			counted = record
+		}
+		n, _, _ := strings.Cut(counted, " @")
+		count, err := strconv.Atoi(n)
+		if err != nil {
+			tr.t.Fatalf("a record of goroutines begins with %q", n)
+		}
+		sum += count
+	}
+	return sum
+}
+
 // Files returns how many files and connections the gateway has open.
 func (tr *Traefik) Files() int {
 	tr.t.Helper()
