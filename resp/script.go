@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"crypto/sha1"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -87,7 +88,7 @@ func EvalAll(c *Conn, deadline time.Time, s *Script, args int, calls []string, c
 	if _, err = c.net.Write([]byte(s.prefixes[args] + strings.Join(calls, s.joints[args]) + "\r\n")); err != nil {
 		return 0, nil, broken(c, err)
 	}
-	for i := range calls {
+	for i := 0; i < len(calls); i++ {
 		line, err := c.in.ReadSlice('\n')
 		// The line ends in a line feed, so ":" alone is none.
 		if err != nil || line[0] != ':' || line[len(line)-2] != '\r' {
@@ -97,9 +98,32 @@ func EvalAll(c *Conn, deadline time.Time, s *Script, args int, calls []string, c
 		if err != nil {
 			return i, nil, fmt.Errorf("%w: an integer that is none", ErrProtocol)
 		}
+		if len(calls)-i > 6 { // with fewer it costs more than it saves
+			i += takeCounts(c, counts[i+1:len(calls)])
+		}
 	}
 	c.ok = c.in.Buffered() == 0 // as answered does
 	return len(calls), nil, nil
+}
+
+// takeCounts reads the answers that have arrived already, if they are integers and no
+// more than counts has room for, and returns their number. Where it returns 0 nothing
+// was read. It makes a list of JSON of them, so that the loop over them is not
+// interpreted.
+func takeCounts(c *Conn, counts []int64) int {
+	data, _ := c.in.Peek(c.in.Buffered())
+	end := len(data) - 2
+	if end < 2 || data[0] != ':' || string(data[end:]) != "\r\n" {
+		return 0
+	}
+	list := strings.ReplaceAll(string(data[1:end]), "\r\n:", ",")
+	taken := counts[:0:len(counts)]
+	// JSON knows more than integers, among it words and blanks.
+	if strings.Trim(list, "0123456789,-") != "" || json.Unmarshal([]byte("["+list+"]"), &taken) != nil || len(taken) > len(counts) {
+		return 0
+	}
+	_, _ = c.in.Discard(len(data))
+	return len(taken)
 }
 
 // unwritten says why EvalAll writes nothing.
