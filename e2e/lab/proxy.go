@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -63,6 +64,20 @@ func NewProxy(t testing.TB, target string) *Proxy {
 
 // Addr returns the address to connect to.
 func (p *Proxy) Addr() string { return p.addr }
+
+// Port returns the port to connect to.
+func (p *Proxy) Port() int {
+	p.t.Helper()
+	_, text, err := net.SplitHostPort(p.addr)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return port
+}
 
 // Set changes the faults.
 func (p *Proxy) Set(f Faults) { p.faults.Store(&f) }
