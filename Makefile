@@ -9,9 +9,9 @@ SUM      = $(BIN)/gotestsum --format pkgname --hide-summary skipped --jsonfile $
 # does not see: hence -count=1.
 # The end-to-end packages that need only Go, and those that need real parts.
 LIGHT := ./host/... ./interpreted/... ./k6run/... ./cmd/... ./bench/...
-REAL  := ./lab/... ./real/... ./compose/...
+REAL  := ./lab/... ./real/... ./soak/... ./compose/...
 
-.PHONY: help demo test e2e race lint fuzz bench clean
+.PHONY: help demo test e2e race lint fuzz bench soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ fuzz: ## Fuzz the reply reader for a while: make fuzz FUZZTIME=10m
 bench: ## Compare with Traefik's own limiters, on real Traefik and Valkey (about five minutes)
 	scripts/install-e2e.sh
 	go -C e2e run ./bench
+
+soak: ## Run two gateways for long, with reloads and random faults: make soak DURATION=10m
+	scripts/install-e2e.sh
+	go -C e2e run ./soak -duration $(or $(DURATION),10m)
 
 clean: ## Remove what the other targets made here
 	rm -rf $(BIN) $(REPORTS) k6/node_modules
