@@ -43,6 +43,9 @@ type Config struct {
 	// local counts it in the gateway's memory, closed answers 503, open lets it
 	// pass. Default: local.
 	OnStoreFailure interface{} `json:"onStoreFailure,omitempty"`
+	// Fallback says how much a gateway lets pass that counts in its memory because the
+	// store failed.
+	Fallback FallbackConfig `json:"fallback,omitempty"`
 	// SourceCriterion says by what clients are told apart. Default: by address.
 	SourceCriterion SourceCriterion `json:"sourceCriterion,omitempty"`
 	// Headers says which rate-limit fields are sent: both, ietf, legacy or none.
@@ -57,6 +60,21 @@ type Config struct {
 	MaxClients interface{} `json:"maxClients,omitempty"`
 	// Valkey is the store that the gateways share.
 	Valkey ValkeyConfig `json:"valkey,omitempty"`
+
+	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
+}
+
+// FallbackConfig holds the options of a gateway that counts alone, because the store
+// failed and OnStoreFailure is local. It goes on from the last count of a client that
+// it has seen, and holds the client to a share of what was left.
+type FallbackConfig struct {
+	// Limit is how many requests of a client in a window this gateway lets pass alone,
+	// but never more than are left: 1 to the option limit. Default: what Gateways says.
+	Limit interface{} `json:"limit,omitempty"`
+	// Gateways is the number of gateways that share what is left, each its part, rounded
+	// up: 1 to 10000. Default: as many as have announced themselves in the store in
+	// the last 15 seconds before it failed, 1 if that was never learnt.
+	Gateways interface{} `json:"gateways,omitempty"`
 
 	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
 }
@@ -193,6 +211,7 @@ func check(config *Config, name string) (*setting, error) {
 	}
 	shared := o.choice("mode", or(config.Mode, "shared"), "shared", "local") == "shared"
 	onStoreFailure := o.choice("onStoreFailure", or(config.OnStoreFailure, limiter.Local), limiter.Local, limiter.Closed, limiter.Open)
+	fallbackLimit, fallbackGateways := o.fallback(&config.Fallback, limit)
 	criterion := o.criterion(&config.SourceCriterion)
 	style := o.choice("headers", or(config.Headers, "both"), "both", "ietf", "legacy", "none")
 	decision := "X-RateLimit-Decision"
@@ -216,11 +235,13 @@ func check(config *Config, name string) (*setting, error) {
 
 	s := &setting{
 		limiter: limiter.Settings{
-			Scope:          scope,
-			Limit:          limit,
-			Window:         int64(length / time.Second),
-			MaxClients:     int(clients),
-			OnStoreFailure: onStoreFailure,
+			Scope:            scope,
+			Limit:            limit,
+			Window:           int64(length / time.Second),
+			MaxClients:       int(clients),
+			OnStoreFailure:   onStoreFailure,
+			FallbackLimit:    fallbackLimit,
+			FallbackGateways: fallbackGateways,
 		},
 		criterion: criterion,
 		fields:    reply.NewFields(scope, limit, int64(length/time.Second), headerStyles[style], decision),
@@ -230,6 +251,9 @@ func check(config *Config, name string) (*setting, error) {
 		s.limiter.Store = store
 		where = fmt.Sprintf("mode shared, store %s db %d user %q tls %t timeout %s dialTimeout %s keyPrefix %s, onStoreFailure %s",
 			store.Endpoint, store.DB, store.Username, store.TLS != nil, store.Timeout, store.DialTimeout, store.KeyPrefix, onStoreFailure)
+		if onStoreFailure == limiter.Local {
+			where += describeFallback(&s.limiter)
+		}
 	}
 	s.summary = fmt.Sprintf("limit %d in %s, scope %s, by %s, headers %s, maxClients %d, %s",
 		limit, length, scope, describe(&criterion), style, clients, where)
@@ -240,6 +264,7 @@ func check(config *Config, name string) (*setting, error) {
 // may stand on the wrong level.
 func (o *options) noUnknown(config *Config) {
 	o.unknown("", config.Unknown)
+	o.unknown("fallback.", config.Fallback.Unknown)
 	o.unknown("sourceCriterion.", config.SourceCriterion.Unknown)
 	if config.SourceCriterion.IPStrategy != nil {
 		o.unknown("sourceCriterion.ipStrategy.", config.SourceCriterion.IPStrategy.Unknown)
@@ -266,6 +291,31 @@ func describe(c *source.Criterion) string {
 		text += fmt.Sprintf(" behind %v", c.Excluded)
 	}
 	return text + ", IPv6 by /" + strconv.Itoa(c.IPv6Subnet)
+}
+
+// describeFallback says for the log what a gateway lets pass alone.
+func describeFallback(s *limiter.Settings) string {
+	switch {
+	case s.FallbackLimit > 0:
+		return " up to " + strconv.FormatInt(s.FallbackLimit, 10)
+	case s.FallbackGateways > 0:
+		return " shared by " + strconv.FormatInt(s.FallbackGateways, 10) + " gateways"
+	}
+	return " shared by the gateways announced"
+}
+
+// fallback returns 0 for what is not set.
+func (o *options) fallback(config *FallbackConfig, limit int64) (own, gateways int64) {
+	if config.Limit != nil {
+		own = o.integer("fallback.limit", config.Limit, 1, window.MaxCount)
+		if o.err == nil && own > limit {
+			o.refuse("fallback.limit", strconv.FormatInt(own, 10), "it must not be above limit, which is "+strconv.FormatInt(limit, 10))
+		}
+	}
+	if config.Gateways != nil {
+		gateways = o.integer("fallback.gateways", config.Gateways, 1, 10000)
+	}
+	return own, gateways
 }
 
 func (o *options) criterion(config *SourceCriterion) source.Criterion {

@@ -29,7 +29,7 @@ type middleware struct {
 // each router that uses the middleware and again at each reload, all with the same
 // config. It does not dial and succeeds while the store is away; its error says
 // which option is wrong.
-func New(_ context.Context, next http.Handler, config *Config, name string) (http.Handler, error) {
+func New(ctx context.Context, next http.Handler, config *Config, name string) (http.Handler, error) {
 	if next == nil || config == nil {
 		return nil, errors.New("gatequota: neither the next handler nor the options may be nil")
 	}
@@ -41,7 +41,7 @@ func New(_ context.Context, next http.Handler, config *Config, name string) (htt
 	return &middleware{
 		next:      next,
 		criterion: &s.criterion,
-		limiter:   limiter.New(&s.limiter, time.Now()),
+		limiter:   limiter.New(ctx, &s.limiter, time.Now()),
 		fields:    s.fields,
 	}, nil
 }

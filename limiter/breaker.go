@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"math/rand"
 	"regexp"
 	"strconv"
 	"strings"
@@ -24,10 +23,6 @@ const (
 	// back meanwhile.
 	firstPause   = 250 * time.Millisecond
 	longestPause = 5 * time.Second
-	// probeIdle is the time without any request after which probing ends, so that
-	// a store which no configuration names any more is left alone. The next
-	// request begins it anew.
-	probeIdle = time.Minute
 	// stableAfter is how long a store must have answered for the pauses to begin
 	// small again, and for the next change of its state to be news for the log.
 	stableAfter = 30 * time.Second
@@ -35,48 +30,47 @@ const (
 	repeatAfter = time.Minute
 )
 
-// failed notes a turn at the store that brought no count, and stops asking the
-// store when it was one too many in a row. It reports whether that is held against
-// the store at all.
-func failed(s *store, prefix, refusal string, err error) bool {
+// failed notes a batch that brought no count, and stops asking the store when it was
+// one too many in a row.
+func failed(s *store, prefix, refusal string, err error) {
 	if resp.Word(refusal) == "NOPERM" {
 		// One prefix, or one command, that this user may not touch: others may
 		// work all the same.
 		lasting(s, "NOPERM "+prefix, fmt.Sprintf("refuses the count of keys with the prefix %q (%s)", prefix, reason(refusal, nil)))
-		return false
+		return
+	}
+	if err == errCrowded {
+		// Others had the connection for long: no sign that the store is ill.
+		lasting(s, "crowded", "is slow: the turn of some requests came too late; they are decided by onStoreFailure")
+		return
 	}
 	late := errors.Is(err, resp.ErrTimeout)
-	if errors.Is(err, resp.ErrPoolTimeout) && !late {
-		// Others held the connections, or a new one took its time: no sign that the
-		// store is ill.
-		lasting(s, "busy", fmt.Sprintf("none of %d connections became free in time; such requests are decided by onStoreFailure", poolSize))
-		return false
-	}
 	weight := int64(1)
 	if late {
 		weight = 2
 	}
 	now := time.Now()
 	s.mu.Lock()
+	s.pushDue = true
 	before := s.health.Load()
 	s.health.Store(before + weight)
 	if before >= away || before+weight < away {
 		s.mu.Unlock()
-		return true
+		return
 	}
 	s.unsteady = now.Sub(s.cameBack) < stableAfter
 	if !s.unsteady || s.pause == 0 {
 		s.pause = firstPause
 	}
-	s.prefix = prefix
+	if prefix != "" {
+		s.prefix = prefix
+	}
 	s.wentAway = now
 	s.passed.Store(0)
 	unsteady := s.unsteady
 	s.told = true
 	s.mu.Unlock()
 
-	// The probe shall not try, one after the other, connections that hang.
-	resp.DropIdle(s.pool)
 	if unsteady {
 		told := lasting(s, "unsteady", fmt.Sprintf("away again (%s); while it is not steady only some changes are logged", reason(refusal, err)))
 		s.mu.Lock()
@@ -85,8 +79,6 @@ func failed(s *store, prefix, refusal string, err error) bool {
 	} else {
 		log.Printf("gatequota: store %s: away (%s); requests are decided by onStoreFailure until it answers", s.endpoint, reason(refusal, err))
 	}
-	startProbe(s)
-	return true
 }
 
 // answered notes a count after failures. A store that is away already comes back
@@ -99,11 +91,12 @@ func answered(s *store) {
 	}
 }
 
-// recovered notes that a probe was answered.
+// recovered notes that a probe was answered. The next batch is let through; one more
+// failure, and the store is away again.
 func recovered(s *store) {
 	now := time.Now()
 	s.mu.Lock()
-	s.health.Store(0)
+	s.health.Store(away - 1)
 	s.cameBack = now
 	lasted := now.Sub(s.wentAway)
 	news := s.told || lasted >= stableAfter
@@ -117,8 +110,8 @@ func recovered(s *store) {
 // passBy notes a request that is decided without asking the store.
 func passBy(s *store) {
 	s.passed.Add(1)
-	if !s.probing.Load() {
-		startProbe(s)
+	if !s.kept.Load() {
+		startKeeper(s)
 	}
 }
 
@@ -135,40 +128,6 @@ func untilProbe(s *store, now time.Time) int64 {
 	return seconds
 }
 
-func startProbe(s *store) {
-	if s.probing.CompareAndSwap(false, true) {
-		go probe(s)
-	}
-}
-
-// probe tries the store until it answers, or until nobody asks for it any more.
-func probe(s *store) {
-	defer probeEnded(s)
-	seen := s.passed.Load()
-	since := time.Now()
-	for s.health.Load() >= away {
-		s.mu.Lock()
-		pause := jittered(s.pause, rand.Float64())
-		s.pause = longer(s.pause)
-		s.mu.Unlock()
-		s.probeAt.Store(time.Now().Add(pause).UnixNano())
-		time.Sleep(pause)
-		passed := s.passed.Load()
-		if passed != seen {
-			seen = passed
-			since = time.Now()
-		} else if time.Since(since) > s.probeIdle {
-			return
-		}
-		refusal, err := tryStore(s)
-		if err == nil && (refusal == "" || resp.Word(refusal) == "NOPERM") {
-			recovered(s)
-			return
-		}
-		lasting(s, "away", fmt.Sprintf("still away (%s); %d further requests were decided without it", reason(refusal, err), passed))
-	}
-}
-
 // jittered shortens a pause by up to half, so that gateways which lost the store
 // together do not come back together. chance lies in [0, 1).
 func jittered(pause time.Duration, chance float64) time.Duration {
@@ -182,31 +141,6 @@ func longer(pause time.Duration) time.Duration {
 		return longestPause
 	}
 	return pause
-}
-
-func probeEnded(s *store) {
-	if r := recover(); r != nil {
-		log.Printf("gatequota: store %s: probing failed: %v", s.endpoint, panicked(r))
-	}
-	s.probing.Store(false)
-}
-
-// tryStore runs the real script, under a prefix that has worked or is wanted, on
-// a key of its own.
-func tryStore(s *store) (refusal string, err error) {
-	conn, err := resp.Acquire(s.pool, time.Now().Add(s.dialTimeout))
-	if err != nil {
-		return "", err
-	}
-	defer resp.Release(s.pool, conn)
-	s.mu.Lock()
-	key := s.prefix + ":probe:{gatequota}"
-	s.mu.Unlock()
-	now := time.Now()
-	end := (storeTime(s, now) + int64(longestPause)) / int64(time.Second)
-	_, refusal, err = resp.Eval(conn, now.Add(s.timeout), fixed, key,
-		[]string{"1", strconv.Itoa(int(longestPause / time.Second)), strconv.FormatInt(end, 10)})
-	return refusal, err
 }
 
 // lasting logs a trouble that may last, once and then again each repeatAfter, and
@@ -231,6 +165,17 @@ func lasting(s *store, kind, line string) bool {
 	return due
 }
 
+// once logs a trouble the first time only.
+func once(s *store, kind, line string) {
+	s.mu.Lock()
+	_, before := s.said[kind]
+	s.said[kind] = time.Now()
+	s.mu.Unlock()
+	if !before {
+		log.Printf("gatequota: store %s: %s", s.endpoint, line)
+	}
+}
+
 // reason puts a failure into few words: of what the store said only the first word
 // and the command that it names, of ours all. None of them holds a secret.
 func reason(refusal string, err error) string {
@@ -242,7 +187,7 @@ func reason(refusal string, err error) string {
 		}
 		return text + ": " + advices[text[strings.LastIndexByte(text, ' ')+1:]]
 	}
-	if errors.Is(err, resp.ErrPoolTimeout) {
+	if errors.Is(err, resp.ErrDial) && errors.Is(err, resp.ErrTimeout) {
 		return err.Error() + ": check the address, and whether valkey.tls is what the server wants"
 	}
 	if err != nil {

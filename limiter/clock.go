@@ -10,7 +10,7 @@ import (
 	"github.com/gatequota/gatequota/resp"
 )
 
-// clockAge is how old a connection's reading of the store's clock may be.
+// clockAge is how old the last reading of the store's clock may be.
 const clockAge = time.Minute
 
 // latest is the last second of the year 9999. No clock is further on.
@@ -26,12 +26,12 @@ func storeTime(s *store, now time.Time) int64 {
 	return int64(now.Sub(began)) + s.origin.Load()
 }
 
-// readClock asks the store for its time over conn and stamps conn with the moment.
-// A user who may not call TIME costs only this: windows then follow our own clock.
+// readClock asks the store for its time over conn. A user who may not call TIME costs only this: windows then follow our own clock.
 func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, err error) {
 	sent := time.Now()
-	conn.Stamp = int64(sent.Sub(began))
-	conn.Used = conn.Stamp
+	s.mu.Lock()
+	s.clockRead = sent
+	s.mu.Unlock()
 	reply, err := resp.Do(conn, deadline, "TIME")
 	roundTrip := time.Since(sent)
 	if err != nil {
@@ -86,4 +86,12 @@ func learnClock(s *store, origin int64, roundTrip time.Duration) {
 		s.roundTrip = 1
 	}
 	s.origin.Store(origin)
+}
+
+// clockIsWrong notes that the store goes by another time than we believe.
+func clockIsWrong(s *store) {
+	lasting(s, "clock", "its clock is ahead of what it was by more than a window; it is read again")
+	s.mu.Lock()
+	s.clockRead = time.Time{}
+	s.mu.Unlock()
 }

@@ -6,12 +6,11 @@
 package limiter
 
 import (
+	"context"
 	"crypto/tls"
-	"encoding/hex"
 	"strconv"
 	"time"
 
-	"github.com/gatequota/gatequota/resp"
 	"github.com/gatequota/gatequota/window"
 )
 
@@ -41,10 +40,18 @@ type Settings struct {
 	// OnStoreFailure is the way of a request while the store fails: Local, Open
 	// or Closed.
 	OnStoreFailure string
+
+	// FallbackLimit is how many requests of a client in a window this gateway lets
+	// pass while the store fails and OnStoreFailure is Local, but never more than are
+	// left; 0 leaves it to the number of gateways.
+	FallbackLimit int64
+	// FallbackGateways is the number of gateways that share then what is left of a
+	// client's limit; 0 means as many as have announced themselves in the store.
+	FallbackGateways int64
 }
 
 // StoreSettings name a store and the manner of its use. Middlewares whose
-// settings are equal but for KeyPrefix use the same connections.
+// settings are equal but for KeyPrefix use the same connection.
 type StoreSettings struct {
 	Endpoint    string // as the operator wrote it, for the log
 	Network     string // "tcp" or "unix"
@@ -54,7 +61,7 @@ type StoreSettings struct {
 	DB          int
 	TLS         *tls.Config   // nil: plain text
 	TLSIdentity string        // what tells TLS settings apart
-	Timeout     time.Duration // longest wait of a request, for a connection and its answer together
+	Timeout     time.Duration // longest wait of a request, for its turn and its answer together
 	DialTimeout time.Duration // longest time to open a connection
 	KeyPrefix   string        // what all keys begin with
 }
@@ -62,29 +69,33 @@ type StoreSettings struct {
 // Limiter holds clients to one limit. It has no state of its own, so that
 // throwing it away at a reload loses nothing.
 type Limiter struct {
-	limit, window  int64
-	store          *store
-	keyPrefix      string // of the store's keys: "rate"
-	keyHead        string // of this scope's keys, up to the client: "rate:apikey:{"
+	limit          int64
 	onStoreFailure string
+	fallback       window.FixedShare // Gateways is 0 where their number is learnt
+	store          *store            // nil: counted in memory alone
+	ledger         *ledger
 	table          *table
 }
 
-// New returns a limiter. It opens no connection.
-func New(s *Settings, now time.Time) *Limiter {
+// New returns a limiter. It opens no connection. While the context is not done this
+// gateway counts as one of those that serve the scope, and keeps up with the store,
+// once a request was counted there.
+func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 	l := &Limiter{
 		limit:          s.Limit,
-		window:         s.Window,
 		onStoreFailure: s.OnStoreFailure,
+		fallback:       window.FixedShare{Limit: s.FallbackLimit, Gateways: s.FallbackGateways},
 	}
-	ledger := ""
-	if s.Store != nil {
-		ledger = s.Store.Network + " " + s.Store.Address + " " + strconv.Itoa(s.Store.DB) + " " + s.Store.KeyPrefix
-		l.store = openStore(s.Store)
-		l.keyPrefix = s.Store.KeyPrefix
-		l.keyHead = s.Store.KeyPrefix + ":" + s.Scope + ":{"
+	if s.Store == nil {
+		l.ledger = openLedger("local " + s.Scope + " " + strconv.FormatInt(s.Window, 10))
+		l.table = openTable(l.ledger, "local", s.Scope, s.Window, s.MaxClients, now)
+		return l
 	}
-	l.table = openTable(ledger, s.Scope, s.Window, s.MaxClients, now)
+	name := s.Store.Network + " " + s.Store.Address + " " + strconv.Itoa(s.Store.DB)
+	l.ledger = openLedger(name)
+	l.table = openTable(l.ledger, name, s.Store.KeyPrefix+":"+s.Scope, s.Window, s.MaxClients, now)
+	l.store = openStore(s.Store, l.ledger)
+	serve(l.store, ctx, l.table)
 	return l
 }
 
@@ -98,187 +109,124 @@ func New(s *Settings, now time.Time) *Limiter {
 // branches not taken too; so the ways are functions of their own.
 func Take(l *Limiter, client string, now time.Time) (window.Decision, string) {
 	if l.store != nil {
-		return takeCounted(l, client, now)
+		return takeCounted(l, client, now, nil)
 	}
-	return takeLocal(l, client, now.Unix(), false), Local
+	l.ledger.mu.Lock()
+	l.table.used = true
+	decision := window.FixedTake(l.table.counts, client, now.Unix(), l.limit)
+	l.ledger.mu.Unlock()
+	return decision, Local
 }
 
-// takeCounted decides by the store's count, if it has to and can.
+// takeCounted decides by the store's count, if it has to and can. The first request
+// of a batch leads it, the others wait until it is answered. before is the batch in
+// which this request was taken in vain, if it was; its deadline is kept.
 //
 // A client whose count is known to have reached the limit is refused without the
 // store, since a count never falls within its window. So whoever is over its limit
-// cannot keep the store busy, nor its connections from others.
-func takeCounted(l *Limiter, client string, now time.Time) (window.Decision, string) {
-	if l.store.health.Load() >= away {
-		passBy(l.store)
+// costs the store nothing.
+func takeCounted(l *Limiter, client string, now time.Time, before *batch) (window.Decision, string) {
+	s := l.store
+	if s.health.Load() >= away {
+		passBy(s)
 		return takeAlone(l, client, now, false)
 	}
-	unix := storeTime(l.store, now) / int64(time.Second)
-	l.table.mu.Lock()
-	known := window.FixedKnown(l.table.counts, client, unix)
-	l.table.mu.Unlock()
-	if known >= l.limit {
-		return refuseKnown(l, known, unix)
+	origin := s.origin.Load()
+	unix := (int64(now.Sub(began)) + origin) / int64(time.Second)
+	l.ledger.mu.Lock()
+	f := window.FixedFind(l.table.counts, client, unix)
+	if f.Known >= l.limit {
+		return refuseKnown(l, f, unix)
 	}
-	c := &call{limiter: l, client: client, now: now, start: time.Now()}
-	askStore(c)
-	if c.answered {
-		return takeShared(c), Shared
+	b := s.next
+	leads := b == nil || before != nil && b.start.After(before.start)
+	if leads {
+		b = newBatch(s, origin, before)
 	}
-	// The wait may have been longer than a window: what counts is when it ended.
-	return takeAlone(l, client, now.Add(time.Since(c.start)), c.spared)
+	if f.Turn != b.turn {
+		if len(b.slots) == maxBatch {
+			b = newBatch(s, origin, before)
+			leads = true
+		}
+		addSlot(b, l.table, f)
+	}
+	sl := b.slots[f.Slot]
+	sl.requests++
+	place := sl.requests
+	l.ledger.mu.Unlock()
+	if leads {
+		lead(b)
+	} else {
+		<-b.done
+	}
+	if sl.answer < 1 {
+		return takeUnanswered(l, client, now, b, sl)
+	}
+	// The requests of the slot were counted together, and share the count in the
+	// order in which they came.
+	count := sl.answer - sl.requests + place
+	left := f.End - unix
+	if count > l.limit {
+		return window.Decision{Reset: left, RetryAfter: left}, Shared
+	}
+	return window.Decision{Allowed: true, Remaining: l.limit - count, Reset: left}, Shared
 }
 
-// refuseKnown refuses a client by a count that is known. The way is Local while
-// counts come from this gateway alone.
-func refuseKnown(l *Limiter, known, unix int64) (window.Decision, string) {
+// refuseKnown refuses a client by a count that is known. The way is Local where a
+// part of it comes from this gateway alone. Who calls it holds the ledger's mutex, and
+// does no more after it.
+func refuseKnown(l *Limiter, f *window.FixedCount, unix int64) (window.Decision, string) {
 	way := Shared
-	l.table.mu.Lock()
-	if l.table.alone || l.store.health.Load() > 0 {
+	if f.Lost+f.Unsettled > 0 {
 		way = Local
 	}
-	l.table.mu.Unlock()
-	_, left := window.FixedAt(unix, l.window)
-	return window.FixedDecide(known+1, l.limit, left), way
+	left := f.End - unix
+	l.table.used = true
+	l.ledger.mu.Unlock()
+	return window.Decision{Reset: left, RetryAfter: left}, way
 }
 
-// takeLocal decides by the count in this gateway's memory. unix is the time in
-// seconds; alone says that the store did not count though it is well.
-func takeLocal(l *Limiter, client string, unix int64, alone bool) window.Decision {
-	t := l.table
-	t.mu.Lock()
-	t.used = true
-	t.alone = alone
-	decision := window.FixedTake(t.counts, client, unix, l.limit)
-	t.mu.Unlock()
-	return decision
+// takeUnanswered decides a request to which its batch brought no count. It is taken
+// again where the store did surely not count it, and would now.
+func takeUnanswered(l *Limiter, client string, now time.Time, b *batch, sl *slot) (window.Decision, string) {
+	waited := time.Since(b.start)
+	over := sl.answer == window.FixedOver
+	if (over || b.moved) && b.tries < maxTries && waited < l.store.timeout/2 {
+		if over {
+			// It belongs to the next window.
+			left := sl.count.End - (int64(now.Sub(began))+b.origin)/int64(time.Second)
+			now = now.Add(time.Duration(left) * time.Second)
+		}
+		return takeCounted(l, client, now, b)
+	}
+	if over {
+		clockIsWrong(l.store)
+	}
+	// The wait may have been longer than a window: what counts is when it ended.
+	return takeAlone(l, client, now.Add(waited), b.asked && !over)
 }
 
-// takeShared decides by the count that the store answered, and notes it for the
-// time when the store may not answer.
-func takeShared(c *call) window.Decision {
-	t := c.limiter.table
-	t.mu.Lock()
-	t.used = true
-	t.alone = false
-	window.FixedRaise(t.counts, c.client, c.window, c.count)
-	t.mu.Unlock()
-	return window.FixedDecide(c.count, c.limiter.limit, c.left)
-}
-
-// takeAlone decides without the store, as the operator chose. spared says that the
-// store is well, but did not count this.
-func takeAlone(l *Limiter, client string, now time.Time, spared bool) (window.Decision, string) {
+// takeAlone decides without the store, as the operator chose. asked says that the
+// store may have counted the request.
+func takeAlone(l *Limiter, client string, now time.Time, asked bool) (window.Decision, string) {
 	switch l.onStoreFailure {
 	case Open:
 		return window.Decision{Allowed: true}, Open
 	case Closed:
 		return window.Decision{RetryAfter: untilProbe(l.store, now)}, Closed
 	}
-	return takeLocal(l, client, storeTime(l.store, now)/int64(time.Second), spared), Local
-}
-
-// A call is one request's turn at the store.
-type call struct {
-	limiter *Limiter
-	client  string
-	now     time.Time  // of the request, by which its window is found
-	start   time.Time  // of this turn, by the clock of this machine
-	conn    *resp.Conn // held while the store is asked
-
-	// What came of it. The count is valid where answered is set.
-	answered bool
-	window   int64
-	left     int64
-	count    int64
-	refusal  string // an answer of the store that is no count
-	err      error  // no answer
-	spared   bool   // neither of them is held against the store
-}
-
-var fixed = resp.NewScript(window.FixedScript)
-
-// askStore makes one attempt at a shared count. The store is asked again only
-// when it says that nothing was counted, because the window is over by its
-// clock.
-func askStore(c *call) {
-	defer settle(c)
-	l, s := c.limiter, c.limiter.store
-	deadline := c.start.Add(s.timeout)
-	c.conn, c.err = resp.Acquire(s.pool, deadline)
-	if c.err != nil {
-		return
-	}
-	used := int64(c.start.Sub(began))
-	if used-c.conn.Used > int64(restless) && !replaceDead(c, used, deadline) {
-		return
-	}
-	c.conn.Used = used
-	if used-c.conn.Stamp > int64(s.clockAge) {
-		c.refusal, c.err = readClock(s, c.conn, deadline)
-		if c.err != nil || c.refusal != "" {
-			return
+	unix := storeTime(l.store, now) / int64(time.Second)
+	share := l.fallback
+	t := l.table
+	l.ledger.mu.Lock()
+	t.used = true
+	if share.Gateways == 0 {
+		share.Gateways = t.gateways
+		if share.Gateways == 0 {
+			share.Gateways = 1
 		}
 	}
-	if time.Since(c.start) > s.timeout/4*3 {
-		// What is left would be no fair chance for the store.
-		c.err = resp.ErrPoolTimeout
-		return
-	}
-	// Only now is the store's clock known for certain, on a first connection.
-	id, left := window.FixedAt(storeTime(s, c.now)/int64(time.Second), l.window)
-	key := l.keyHead + hex.EncodeToString([]byte(c.client)) + "}:"
-	for try := 0; try < 2; try++ {
-		end := (id + 1) * l.window
-		count, refusal, err := resp.Eval(c.conn, deadline, fixed, key+strconv.FormatInt(id, 10),
-			[]string{"1", strconv.FormatInt(left, 10), strconv.FormatInt(end, 10)})
-		c.window, c.left, c.count, c.refusal, c.err = id, left, count, refusal, err
-		if err != nil || refusal != "" {
-			return
-		}
-		if count > 0 {
-			c.answered = true
-			return
-		}
-		if count != window.FixedOver {
-			c.refusal = "ERR a count below one"
-			return
-		}
-		id, left = id+1, l.window
-	}
-	c.refusal = "ERR the store's clock is ahead by more than a window"
-	c.conn.Stamp -= int64(time.Hour) // so that it is read again
-}
-
-// replaceDead sees to it that the connection in hand, which was idle, is alive. It
-// may have been closed by the server, or by what stands in between, and whoever sends
-// on it learns of that too late. It reports whether there is a connection.
-func replaceDead(c *call, used int64, deadline time.Time) bool {
-	s := c.limiter.store
-	for used-c.conn.Used > int64(restless) && !resp.Alive(c.conn) {
-		resp.Discard(s.pool, c.conn)
-		c.conn, c.err = resp.Acquire(s.pool, deadline)
-		if c.err != nil {
-			return false
-		}
-	}
-	return true
-}
-
-// settle ends a turn at the store, also one that a panic broke off: it gives the
-// connection back and tells the store's health.
-func settle(c *call) {
-	s := c.limiter.store
-	if r := recover(); r != nil {
-		c.answered = false
-		c.err = panicked(r)
-	}
-	if c.conn != nil {
-		resp.Release(s.pool, c.conn)
-	}
-	if !c.answered {
-		c.spared = !failed(s, c.limiter.keyPrefix, c.refusal, c.err)
-	} else if s.health.Load() != 0 {
-		answered(s)
-	}
+	decision := window.FixedAlone(window.FixedFind(t.counts, client, unix), unix, l.limit, share, asked)
+	l.ledger.mu.Unlock()
+	return decision, Local
 }

@@ -8,50 +8,77 @@ import (
 	"github.com/gatequota/gatequota/window"
 )
 
-// A table holds the counts of one scope in this gateway's memory, for one ledger
-// and for windows of one length. A ledger is where the scope is counted: a store,
-// however one logs in there, or this memory. Windows of different lengths, or by
-// the clocks of different stores, have numbers that do not compare.
-type table struct {
-	length int64 // seconds
+// A ledger is where scopes are counted: a store, however one logs in there, or the
+// memory of this gateway. Its mutex guards the tables of its scopes and the queues
+// in front of its connections: a request joins a queue in the same step in which it
+// finds its count.
+type ledger struct {
+	mu    sync.Mutex
+	turns int64 // batches made, guarded by mu
+}
 
-	mu     sync.Mutex
-	counts *window.FixedCounts // guarded by mu
-	used   bool                // guarded by mu: counted in since idle was set
-	alone  bool                // guarded by mu: counted in last because a store that is well did not
-	idle   time.Time           // guarded by tablesMu: no count is younger, unless used
+// A table holds the counts of one scope in this gateway's memory, for one ledger
+// and for windows of one length. Windows of different lengths, or by the clocks of
+// different stores, have numbers that do not compare.
+type table struct {
+	head   string // of the store's keys: "rate:apikey"
+	length int64  // of a window, in seconds
+	ledger *ledger
+
+	// These are guarded by the ledger's mutex.
+	counts   *window.FixedCounts
+	used     bool   // counted in since idle was set
+	gateways int64  // that count in this scope, this one included, as last learnt; 0: never
+	tail     string // encoded arguments of the script that are the same for all
+	tailEnd  int64  // the end of the window for which they are, in unix seconds
+	tailAt   int64  // the time for which they are, in unix seconds
+
+	idle time.Time // guarded by tablesMu: no count is younger, unless used
 }
 
 var (
 	tablesMu sync.Mutex
-	tables   = map[string]*table{} // guarded by tablesMu
+	tables   = map[string]*table{}  // guarded by tablesMu
+	ledgers  = map[string]*ledger{} // guarded by tablesMu
 )
 
-// openTable returns the table of a scope in a ledger. It is made at first use and then kept,
-// since handlers of an earlier configuration may still count in it; but tables in
+// openLedger returns the ledger of that name, always the same one.
+func openLedger(name string) *ledger {
+	tablesMu.Lock()
+	defer tablesMu.Unlock()
+	l := ledgers[name]
+	if l == nil {
+		l = &ledger{}
+		ledgers[name] = l
+	}
+	return l
+}
+
+// openTable returns the table of a scope in a ledger. It is made at first use and then
+// kept, since handlers of an earlier configuration may still count in it; but tables in
 // which nothing was counted for two windows are emptied. Where several middlewares
 // of one scope differ in maxClients, the one that was loaded last is obeyed.
-func openTable(ledger, scope string, length int64, maxClients int, now time.Time) *table {
+func openTable(l *ledger, name, head string, length int64, maxClients int, now time.Time) *table {
 	tablesMu.Lock()
 	defer tablesMu.Unlock()
 	for _, t := range tables {
-		t.mu.Lock()
+		t.ledger.mu.Lock()
 		if t.used {
 			t.used = false
 			t.idle = now
 		} else if now.Sub(t.idle) > time.Duration(2*t.length)*time.Second {
 			t.counts = window.NewFixedCounts(t.length, window.FixedMax(t.counts))
 		}
-		t.mu.Unlock()
+		t.ledger.mu.Unlock()
 	}
-	name := ledger + " " + scope + " " + strconv.FormatInt(length, 10)
+	name += " " + head + " " + strconv.FormatInt(length, 10)
 	t := tables[name]
 	if t == nil {
-		t = &table{length: length, counts: window.NewFixedCounts(length, maxClients), idle: now}
+		t = &table{head: head, length: length, ledger: l, counts: window.NewFixedCounts(length, maxClients), idle: now}
 		tables[name] = t
 	}
-	t.mu.Lock()
+	l.mu.Lock()
 	window.FixedSetMax(t.counts, maxClients)
-	t.mu.Unlock()
+	l.mu.Unlock()
 	return t
 }

@@ -1,5 +1,7 @@
 package window
 
+import "math/rand"
+
 // MaxCount is the largest limit: what an integer of a structured header field
 // can hold (RFC 9651, section 3.3.1), and well below the 2^53 up to which the
 // store's Lua counts exactly.
@@ -9,11 +11,14 @@ const MaxCount = 999999999999999
 // step, so any number of gateways together are told each count exactly once.
 //
 //	KEYS[1]  the count of one client in one window
-//	ARGV[1]  how many requests to add, at least 1
-//	ARGV[2]  the seconds left in the window, by the gateway's reckoning
-//	ARGV[3]  the end of the window, in unix seconds
+//	ARGV[1]  how many requests to add; 0 only tells the store what is known
+//	ARGV[2]  the count that the caller knows to have been reached, 0 if none
+//	ARGV[3]  the seconds left in the window, by the gateway's reckoning
+//	ARGV[4]  the end of the window, in unix seconds
 //
-// It answers the count with the new requests in it, or FixedOver.
+// It answers the count with the new requests in it, or FixedOver. A store that lost
+// what it once answered, since it was restarted empty or replaced by a replica that
+// lagged behind, goes on from what the caller knows.
 //
 // The expiry is set with the first request and again wherever it is missing, to
 // the seconds that are left by the store's own clock: a key that expired before
@@ -24,6 +29,7 @@ const MaxCount = 999999999999999
 // large, below zero) is replaced; an error that is not the value's is answered as
 // it is.
 const FixedScript = `local n = tonumber(ARGV[1])
+local known = tonumber(ARGV[2])
 local count = redis.pcall('INCRBY', KEYS[1], ARGV[1])
 local sick = type(count) ~= 'number'
 if sick then
@@ -39,11 +45,15 @@ if sick or count < n then
   redis.call('DEL', KEYS[1])
   count = redis.call('INCRBY', KEYS[1], ARGV[1])
 end
-if count == n or redis.call('TTL', KEYS[1]) < 0 then
-  local left = tonumber(ARGV[2])
+local first = count == n
+if count - n < known then
+  count = redis.call('INCRBY', KEYS[1], string.format('%.0f', known + n - count))
+end
+if first or redis.call('TTL', KEYS[1]) < 0 then
+  local left = tonumber(ARGV[3])
   local time = redis.pcall('TIME')
   if not time.err then
-    left = tonumber(ARGV[3]) - tonumber(time[1])
+    left = tonumber(ARGV[4]) - tonumber(time[1])
   end
   if left < 1 then
     redis.call('DEL', KEYS[1])
@@ -78,6 +88,99 @@ func FixedDecide(count, limit, left int64) Decision {
 	return Decision{Allowed: true, Remaining: limit - count, Reset: left}
 }
 
+// FixedCount is what one gateway knows of one client in one window.
+//
+// While the store answers, that is the count of all gateways. While it does not,
+// the gateway decides alone, and keeps apart what of its own passes the store may
+// know and what it cannot: see FixedAlone. Of Known, Lost and Unsettled are parts;
+// the rest is the largest count that the store has answered.
+type FixedCount struct {
+	// Known is how many requests are known to have been counted.
+	Known int64
+	// Unsettled of them passed alone, and the store was never told. They are to be
+	// added to its count.
+	Unsettled int64
+	// Lost of them passed alone after the store was told and before it answered: it
+	// may have counted them or not. They are never added again, but the store is
+	// told to go on from no less.
+	Lost int64
+	// Spent is how many requests passed alone in this window, over all outages.
+	Spent int64
+	// End is when its window is over, in unix seconds.
+	End int64
+
+	// Key, Turn and Slot are for whoever asks the store; nothing here reads them.
+	Key  string
+	Turn int64
+	Slot int
+
+	client string
+	place  int // in the order of its window
+}
+
+// FixedClient returns whose count it is.
+func FixedClient(f *FixedCount) string {
+	return f.client
+}
+
+// FixedShare says how much of what is left to a client one gateway may let pass
+// while it decides alone.
+type FixedShare struct {
+	// Limit is how many requests of a client in a window it lets pass alone, but
+	// never more than are left; 0 leaves it to Gateways.
+	Limit int64
+	// Gateways is the number of gateways that share what is left, at least 1. Each
+	// takes its part, rounded up.
+	Gateways int64
+}
+
+// FixedAlone decides one request at a time in unix seconds without the store, and
+// counts it if it passes. asked says that the store was told of this request and
+// did not answer.
+func FixedAlone(f *FixedCount, unix, limit int64, share FixedShare, asked bool) Decision {
+	left := int64(0)
+	if share.Limit > 0 {
+		left = limit - f.Known
+		if share.Limit-f.Spent < left {
+			left = share.Limit - f.Spent
+		}
+	} else {
+		own := f.Lost + f.Unsettled
+		left = (limit-f.Known+own+share.Gateways-1)/share.Gateways - own
+	}
+	reset := f.End - unix
+	if left < 1 {
+		return Decision{Reset: reset, RetryAfter: reset}
+	}
+	f.Known++
+	f.Spent++
+	if asked {
+		f.Lost++
+	} else {
+		f.Unsettled++
+	}
+	return Decision{Allowed: true, Remaining: left - 1, Reset: reset}
+}
+
+// FixedAnswered notes that the store answered count to a call that told it what
+// was known and had it add, beside new requests, settled of the unsettled ones.
+func FixedAnswered(f *FixedCount, count, settled int64) {
+	total := f.Known - f.Unsettled
+	if count > total {
+		total = count
+	}
+	f.Lost = 0
+	f.Unsettled -= settled
+	f.Known = total + f.Unsettled
+}
+
+// FixedLost notes that such a call was sent, and not answered: what it was to
+// settle may be in the store's count or not.
+func FixedLost(f *FixedCount, settled int64) {
+	f.Unsettled -= settled
+	f.Lost += settled
+}
+
 // FixedCounts is the twin of FixedScript: the counts of many clients in one
 // gateway's memory, for one length of window. All clients' windows end together,
 // so what is over is dropped at once, without a search. The window before the
@@ -91,12 +194,18 @@ func FixedDecide(count, limit, left int64) Decision {
 //
 // A FixedCounts is not safe for concurrent use.
 type FixedCounts struct {
-	length     int64 // of a window, in seconds
-	max        int
-	id         int64 // of the newest window
-	start, end int64 // of the newest window, in unix seconds
-	current    map[string]int64
-	previous   map[string]int64
+	length   int64 // of a window, in seconds
+	max      int
+	current  *fixedWindow // the newest
+	previous *fixedWindow // the one before
+}
+
+// fixedWindow is one window of a FixedCounts.
+type fixedWindow struct {
+	id         int64 // as of FixedAt
+	start, end int64 // in unix seconds, end excluded
+	counts     map[string]*FixedCount
+	order      []*FixedCount // the same, to be picked from, and visited part by part
 }
 
 // evictionSample is how many counts an eviction compares. For it to hit one of
@@ -107,76 +216,90 @@ const evictionSample = 8
 // NewFixedCounts returns an empty table for windows of length seconds and at most
 // max clients, both at least 1.
 func NewFixedCounts(length int64, max int) *FixedCounts {
-	return &FixedCounts{length: length, max: max, end: length, current: map[string]int64{}}
+	return &FixedCounts{length: length, max: max, current: newFixedWindow(0, length), previous: newFixedWindow(-1, length)}
+}
+
+func newFixedWindow(id, length int64) *fixedWindow {
+	return &fixedWindow{id: id, start: id * length, end: (id + 1) * length, counts: map[string]*FixedCount{}}
 }
 
 // FixedTake counts one request of a client at a time in unix seconds and decides
 // it, all in one: it runs for every request, in an interpreter that pays most for
 // calls, and for all that stands in a function whether it is reached or not. So a
-// client that is new, or another window, is left to fixedTakeFirst.
+// client that is new, or another window, is left to fixedFindFirst.
 func FixedTake(c *FixedCounts, client string, unix, limit int64) Decision {
-	count := c.current[client]
-	if count == 0 || unix < c.start || unix >= c.end {
-		return fixedTakeFirst(c, client, unix, limit)
+	w := c.current
+	f := w.counts[client]
+	if f == nil || unix < w.start || unix >= w.end {
+		f = fixedFindFirst(c, client, unix)
 	}
-	count++
-	c.current[client] = count
-	left := c.end - unix
-	if count > limit {
+	f.Known++
+	left := f.End - unix
+	if f.Known > limit {
 		return Decision{Reset: left, RetryAfter: left}
 	}
-	return Decision{Allowed: true, Remaining: limit - count, Reset: left}
+	return Decision{Allowed: true, Remaining: limit - f.Known, Reset: left}
 }
 
-func fixedTakeFirst(c *FixedCounts, client string, unix, limit int64) Decision {
-	id, left := FixedAt(unix, c.length)
-	counts := fixedWindow(c, id)
-	if _, known := counts[client]; !known && FixedLen(c) >= c.max {
-		counts = fixedEvict(c, id)
+// FixedFind returns the count of a client in the window of a time in unix seconds.
+// It is zero if there was none. It stays valid, if of no use to others, when it is
+// evicted.
+func FixedFind(c *FixedCounts, client string, unix int64) *FixedCount {
+	w := c.current
+	f := w.counts[client]
+	if f == nil || unix < w.start || unix >= w.end {
+		return fixedFindFirst(c, client, unix)
 	}
-	counts[client]++
-	return FixedDecide(counts[client], limit, left)
+	return f
 }
 
-// FixedKnown returns the count that is known of a client in the window of a time in
-// unix seconds, 0 if there is none or the window is not the newest.
-func FixedKnown(c *FixedCounts, client string, unix int64) int64 {
-	if unix < c.start || unix >= c.end {
-		return 0
+func fixedFindFirst(c *FixedCounts, client string, unix int64) *FixedCount {
+	id, _ := FixedAt(unix, c.length)
+	w := fixedMove(c, id)
+	f := w.counts[client]
+	if f != nil {
+		return f
 	}
-	return c.current[client]
-}
-
-// FixedRaise makes known that the store has counted a client up to count in
-// window id. A count never falls, and what is said of a window other than the
-// newest is not kept.
-func FixedRaise(c *FixedCounts, client string, id, count int64) {
-	if id < c.id {
-		return
-	}
-	if id == c.id {
-		known := c.current[client]
-		if known > 0 {
-			if count > known {
-				c.current[client] = count
-			}
-			return
-		}
-	}
-	fixedRaiseFirst(c, client, id, count)
-}
-
-func fixedRaiseFirst(c *FixedCounts, client string, id, count int64) {
-	counts := fixedWindow(c, id)
 	if FixedLen(c) >= c.max {
-		counts = fixedEvict(c, id)
+		fixedEvict(c, w)
 	}
-	counts[client] = count
+	f = &FixedCount{End: w.end, client: client, place: len(w.order)}
+	w.counts[client] = f
+	w.order = append(w.order, f)
+	return f
+}
+
+// FixedPart returns up to count of the counts in the newest window, unless it is over at
+// a time in unix seconds, for a walk over all that were there when it began. next is
+// 0 to begin with and then what the call before returned as after; a negative after
+// ends the walk. A count that is evicted meanwhile is left out.
+func FixedPart(c *FixedCounts, unix int64, count, next int) (part []*FixedCount, after int) {
+	w := c.current
+	if unix >= w.end {
+		return nil, -1
+	}
+	// From the newest to the oldest: an eviction moves the newest into the gap, which
+	// this walk has then either visited or will find there.
+	if next == 0 {
+		next = len(w.order)
+	}
+	if next > len(w.order) {
+		next = len(w.order)
+	}
+	from := next - count
+	if from < 0 {
+		from = 0
+	}
+	part = append(part, w.order[from:next]...)
+	if from == 0 {
+		return part, -1
+	}
+	return part, from
 }
 
 // FixedLen returns how many counts are held.
 func FixedLen(c *FixedCounts) int {
-	return len(c.current) + len(c.previous)
+	return len(c.current.order) + len(c.previous.order)
 }
 
 // FixedMax returns how many counts may be held.
@@ -191,64 +314,61 @@ func FixedSetMax(c *FixedCounts, max int) {
 	c.max = max
 }
 
-// fixedWindow returns the counts of window id and moves on when it is a new one.
-// A step of more than one window in either direction is a new start: a clock
-// that jumped back must not refuse anybody until it has caught up.
-func fixedWindow(c *FixedCounts, id int64) map[string]int64 {
-	if id == c.id {
+// fixedMove returns window id and moves on when it is a new one. A step of more
+// than one window in either direction is a new start: a clock that jumped back must
+// not refuse anybody until it has caught up.
+func fixedMove(c *FixedCounts, id int64) *fixedWindow {
+	if id == c.current.id {
 		return c.current
 	}
-	if id == c.id-1 {
-		if c.previous == nil {
-			c.previous = map[string]int64{}
-		}
+	if id == c.previous.id {
 		return c.previous
 	}
-	c.previous = nil
-	if id == c.id+1 {
+	if id == c.current.id+1 {
 		c.previous = c.current
+	} else {
+		c.previous = newFixedWindow(id-1, c.length)
 	}
-	c.id = id
-	c.start = id * c.length
-	c.end = c.start + c.length
-	c.current = map[string]int64{}
+	c.current = newFixedWindow(id, c.length)
 	return c.current
 }
 
-// fixedEvict makes room for one count in window id and returns the counts of that
-// window.
-func fixedEvict(c *FixedCounts, id int64) map[string]int64 {
-	if len(c.previous) > 0 && id == c.id {
-		c.previous = nil
-		if len(c.current) < c.max {
-			return c.current
+// fixedEvict makes room for one count in window w.
+func fixedEvict(c *FixedCounts, w *fixedWindow) {
+	old := c.previous
+	if len(old.order) > 0 && w == c.current {
+		c.previous = newFixedWindow(old.id, c.length)
+		if len(w.order) < c.max {
+			return
 		}
 	}
 	from := c.current
-	if len(c.previous) > 0 {
+	if len(c.previous.order) > 0 {
 		from = c.previous
 	}
 	evictOne(from)
 	if FixedLen(c) >= c.max {
 		evictOne(from)
 	}
-	return fixedWindow(c, id)
 }
 
 // evictOne drops the lowest of a few counts.
-func evictOne(from map[string]int64) {
-	victim := ""
-	lowest := int64(0)
-	seen := 0
-	for client, count := range from {
-		if seen == 0 || count < lowest {
-			victim = client
-			lowest = count
-		}
-		seen++
-		if seen == evictionSample {
-			break
+func evictOne(from *fixedWindow) {
+	count := len(from.order)
+	if count == 0 {
+		return
+	}
+	victim := from.order[rand.Intn(count)]
+	for i := 1; i < evictionSample; i++ {
+		f := from.order[rand.Intn(count)]
+		if f.Known < victim.Known {
+			victim = f
 		}
 	}
-	delete(from, victim)
+	last := from.order[count-1]
+	last.place = victim.place
+	from.order[victim.place] = last
+	from.order[count-1] = nil
+	from.order = from.order[:count-1]
+	delete(from.counts, victim.client)
 }

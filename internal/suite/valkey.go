@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gatequota/gatequota/internal/fakevalkey"
+	"github.com/gatequota/gatequota/limiter"
 	"github.com/gatequota/gatequota/window"
 )
 
@@ -22,9 +23,10 @@ type valkey struct {
 	t *T
 
 	mu        sync.Mutex
-	ahead     time.Duration    // of the clock
-	counts    map[string]count // by key
-	forbidden string           // beginning of the keys that nobody may touch
+	ahead     time.Duration                   // of the clock
+	counts    map[string]count                // by key
+	gateways  map[string]map[string]time.Time // when they were announced, by key
+	forbidden string                          // beginning of the keys that nobody may touch
 }
 
 type count struct {
@@ -45,7 +47,7 @@ func (t *T) valkey() *valkey {
 
 func (t *T) valkeyWith(config fakevalkey.Config) *valkey {
 	t.Helper()
-	v := &valkey{t: t, counts: map[string]count{}}
+	v := &valkey{t: t, counts: map[string]count{}, gateways: map[string]map[string]time.Time{}}
 	// The system may give the port of a server that was stopped to a new one, while
 	// the plugin still knows the old one as failed, and goes on probing it.
 	for ours := false; !ours; {
@@ -63,6 +65,7 @@ func (t *T) valkeyWith(config fakevalkey.Config) *valkey {
 		inUse.Store(ours)
 	}
 	v.Register(window.FixedScript, func(_ *fakevalkey.Server, args []string) string { return v.fixed(args) })
+	v.Register(limiter.AnnounceScript, func(_ *fakevalkey.Server, args []string) string { return v.announce(args) })
 	v.Handle("TIME", func(*fakevalkey.Server, []string) string {
 		now := v.now()
 		return fakevalkey.Array(fakevalkey.Bulk(strconv.FormatInt(now.Unix(), 10)), fakevalkey.Bulk(strconv.Itoa(now.Nanosecond()/1000)))
@@ -84,13 +87,13 @@ var clientKey = regexp.MustCompile(`^[A-Za-z0-9@._:-]+:[A-Za-z0-9@._-]+:\{[0-9a-
 // fixed is the meaning of the script of the fixed window. It fails the test if the
 // call is not what the contract of keys and arguments says.
 func (v *valkey) fixed(args []string) string {
-	numbers := make([]int64, 4)
-	for i := 1; i < len(args) && i < 4; i++ {
+	numbers := make([]int64, 5)
+	for i := 1; i < len(args) && i < 5; i++ {
 		numbers[i], _ = strconv.ParseInt(args[i], 10, 64)
 	}
-	n, left, end := numbers[1], numbers[2], numbers[3]
-	if len(args) != 4 || n < 1 || left < 1 || end < 1 {
-		v.t.Errorf("the script is called with %q: a key, a number, the seconds left and the end of the window are wanted", args)
+	n, known, left, end := numbers[1], numbers[2], numbers[3], numbers[4]
+	if len(args) != 5 || n < 0 || known < 0 || n+known < 1 || left < 1 || end < 1 {
+		v.t.Errorf("the script is called with %q: a key, a number, what is known, the seconds left and the end of the window are wanted", args)
 		return fakevalkey.Error("ERR wrong arguments")
 	}
 	key := args[0]
@@ -116,7 +119,11 @@ func (v *valkey) fixed(args []string) string {
 	if c.n < n {
 		c = count{n: n}
 	}
-	if c.n == n || c.expires.IsZero() {
+	first := c.n == n
+	if c.n < known+n {
+		c.n = known + n
+	}
+	if first || c.expires.IsZero() {
 		left = end - now.Unix()
 		if left < 1 {
 			delete(v.counts, key)
@@ -126,6 +133,29 @@ func (v *valkey) fixed(args []string) string {
 	}
 	v.counts[key] = c
 	return fakevalkey.Int(c.n)
+}
+
+// announce is the meaning of the script by which gateways make themselves known.
+func (v *valkey) announce(args []string) string {
+	if len(args) != 4 || !strings.HasSuffix(args[0], ":gateways") || args[1] == "" || args[2] != "15" {
+		v.t.Errorf("a gateway is announced with %q", args)
+		return fakevalkey.Error("ERR wrong arguments")
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now().Add(v.ahead)
+	set := v.gateways[args[0]]
+	if set == nil {
+		set = map[string]time.Time{}
+		v.gateways[args[0]] = set
+	}
+	set[args[1]] = now
+	for gateway, at := range set {
+		if now.Sub(at) >= 15*time.Second {
+			delete(set, gateway)
+		}
+	}
+	return fakevalkey.Int(int64(len(set)))
 }
 
 // setTime sets the server's clock. A gateway that is connected does not notice.
