@@ -49,6 +49,11 @@ func add(c *FixedCounts, client string, id int64) int64 {
 	return MaxCount - FixedTake(c, client, id, MaxCount).Remaining
 }
 
+// raise notes that the store answered count for a client in a window of one second.
+func raise(c *FixedCounts, client string, id, count int64) {
+	FixedAnswered(FixedFind(c, client, id), count, 0)
+}
+
 // A step adds one request to a client's count in a window, or raises the count.
 type step struct {
 	client string
@@ -90,7 +95,7 @@ func TestFixedCountsStepByStep(t *testing.T) {
 		c := NewFixedCounts(1, 10)
 		for i, s := range steps {
 			if s.raise > 0 {
-				FixedRaise(c, s.client, s.id, s.raise)
+				raise(c, s.client, s.id, s.raise)
 				continue
 			}
 			if got := add(c, s.client, s.id); got != s.want {
@@ -109,7 +114,7 @@ func TestFixedCountsStayWithinTheirBound(t *testing.T) {
 		if random.Intn(2) == 0 {
 			add(c, client, id)
 		} else {
-			FixedRaise(c, client, id, int64(random.Intn(10)+1))
+			raise(c, client, id, int64(random.Intn(10)+1))
 		}
 		if n := FixedLen(c); n > 100 {
 			t.Fatalf("step %d: %d counts, want at most 100", i, n)
@@ -126,7 +131,7 @@ func TestFixedCountsStayWithinTheirBound(t *testing.T) {
 func TestEvictionSparesClientsAtTheirLimit(t *testing.T) {
 	c := NewFixedCounts(1, 1000)
 	for i := 0; i < 10; i++ {
-		FixedRaise(c, "busy"+strconv.Itoa(i), 7, 100)
+		raise(c, "busy"+strconv.Itoa(i), 7, 100)
 	}
 	for i := 0; i < 100000; i++ {
 		add(c, strconv.Itoa(i), 7)
@@ -141,7 +146,7 @@ func TestEvictionSparesClientsAtTheirLimit(t *testing.T) {
 func TestEvictionTakesAnEndedWindowFirst(t *testing.T) {
 	c := NewFixedCounts(1, 100)
 	for i := 0; i < 50; i++ {
-		FixedRaise(c, "old"+strconv.Itoa(i), 7, 100)
+		raise(c, "old"+strconv.Itoa(i), 7, 100)
 	}
 	for i := 0; i < 100; i++ {
 		add(c, "new"+strconv.Itoa(i), 8)
@@ -193,15 +198,205 @@ func TestLowerBoundIsReachedStepByStep(t *testing.T) {
 	}
 }
 
-func TestFixedKnownTellsOfTheNewestWindowAlone(t *testing.T) {
+func TestFixedFindTellsWindowsAndClientsApart(t *testing.T) {
 	c := NewFixedCounts(60, 10)
-	FixedRaise(c, "a", 7, 40)
-	for unix, want := range map[int64]int64{419: 0, 420: 40, 479: 40, 480: 0} {
-		if got := FixedKnown(c, "a", unix); got != want {
-			t.Errorf("at %d the count %d is known, want %d", unix, got, want)
+	f := FixedFind(c, "a", 420)
+	FixedAnswered(f, 40, 0)
+	for _, at := range []struct {
+		client     string
+		unix       int64
+		known, end int64
+		same       bool
+	}{
+		{"a", 420, 40, 480, true},
+		{"a", 479, 40, 480, true},
+		{"b", 450, 0, 480, false},
+		{"a", 480, 0, 540, false},
+		{"a", 479, 40, 480, true}, // the clock stepped back over the edge
+		{"a", 539, 0, 540, false},
+	} {
+		got := FixedFind(c, at.client, at.unix)
+		if got.Known != at.known || got.End != at.end || (got == f) != at.same || FixedClient(got) != at.client {
+			t.Errorf("%s at %d: %d known of %q until %d, want %d until %d", at.client, at.unix, got.Known, FixedClient(got), got.End, at.known, at.end)
 		}
 	}
-	if got := FixedKnown(c, "b", 450); got != 0 || FixedLen(c) != 1 {
-		t.Errorf("a stranger has the count %d, and %d clients are held; want 0 and 1", got, FixedLen(c))
+	if got := FixedLen(c); got != 3 {
+		t.Errorf("%d counts are held, want 3", got)
 	}
+}
+
+// walk visits a table part by part and returns how often each client was visited.
+// between runs after each part.
+func walk(c *FixedCounts, unix int64, count int, between func()) map[string]int {
+	visits := map[string]int{}
+	for next := 0; next >= 0; {
+		var part []*FixedCount
+		part, next = FixedPart(c, unix, count, next)
+		for _, f := range part {
+			visits[FixedClient(f)]++
+		}
+		between()
+	}
+	return visits
+}
+
+func TestFixedPartVisitsEachCountOnce(t *testing.T) {
+	for _, clients := range []int{0, 1, 9, 10, 11, 95} {
+		c := NewFixedCounts(60, 100)
+		for i := 0; i < clients; i++ {
+			FixedFind(c, strconv.Itoa(i), 420)
+		}
+		parts := 0
+		visits := walk(c, 479, 10, func() { parts++ })
+		if want := (clients + 9) / 10; len(visits) != clients || parts != want && clients > 0 {
+			t.Errorf("%d of %d clients were visited in %d parts", len(visits), clients, parts)
+		}
+		for client, times := range visits {
+			if times != 1 {
+				t.Errorf("of %d clients %s was visited %d times", clients, client, times)
+			}
+		}
+	}
+}
+
+func TestFixedPartLeavesOutWhatIsOver(t *testing.T) {
+	c := NewFixedCounts(60, 100)
+	FixedFind(c, "old", 420)
+	if part, after := FixedPart(c, 480, 10, 0); len(part) != 0 || after >= 0 {
+		t.Errorf("%d counts of a window that is over, and then %d; want none, and the end", len(part), after)
+	}
+	FixedFind(c, "new", 480)
+	if visits := walk(c, 480, 10, func() {}); len(visits) != 1 || visits["new"] != 1 {
+		t.Errorf("%v were visited, want the client of the running window", visits)
+	}
+}
+
+// Whoever was there when a walk began, and is still there when it ends, was visited,
+// also where others come and go meanwhile. With its window the walk ends.
+func TestFixedPartMissesNobodyWhoStays(t *testing.T) {
+	random := rand.New(rand.NewSource(4))
+	for round := 0; round < 300; round++ {
+		c := NewFixedCounts(60, 50)
+		first := map[*FixedCount]bool{}
+		for i := random.Intn(60); i >= 0; i-- {
+			first[FixedFind(c, strconv.Itoa(i), 420)] = true
+		}
+		visits := walk(c, 420, 1+random.Intn(20), func() {
+			for i := random.Intn(10); i > 0; i-- {
+				FixedFind(c, "newcomer "+strconv.Itoa(random.Int()), 420)
+			}
+		})
+		for f := range first {
+			if c.current.counts[FixedClient(f)] == f && visits[FixedClient(f)] == 0 {
+				t.Fatalf("round %d: client %s was left out", round, FixedClient(f))
+			}
+		}
+	}
+	c := NewFixedCounts(60, 1000)
+	for i := 0; i < 500; i++ {
+		FixedFind(c, strconv.Itoa(i), 420)
+	}
+	parts := 0
+	walk(c, 479, 10, func() {
+		parts++
+		FixedFind(c, "newcomer "+strconv.Itoa(parts), 480)
+	})
+	if parts != 2 {
+		t.Errorf("a walk over 500 whose window ends after 10 of them has %d parts, want 2", parts)
+	}
+}
+
+func TestFixedAloneTakesAShareOfWhatIsLeft(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		answered int64 // the last count of the store; 0: none
+		share    FixedShare
+		want     int64 // how many pass
+	}{
+		{"one gateway takes all", 0, FixedShare{Gateways: 1}, 10},
+		{"what is left", 4, FixedShare{Gateways: 1}, 6},
+		{"two gateways", 4, FixedShare{Gateways: 2}, 3},
+		{"rounded up", 3, FixedShare{Gateways: 2}, 4},
+		{"at least one, where one is left", 9, FixedShare{Gateways: 10000}, 1},
+		{"nothing is left", 10, FixedShare{Gateways: 3}, 0},
+		{"refused requests are counted too", 25, FixedShare{Gateways: 3}, 0},
+		{"a limit of its own", 0, FixedShare{Limit: 3, Gateways: 1}, 3},
+		{"a limit beats the number of gateways", 0, FixedShare{Limit: 8, Gateways: 5}, 8},
+		{"never more than is left", 7, FixedShare{Limit: 8, Gateways: 1}, 3},
+	} {
+		f := FixedFind(NewFixedCounts(60, 10), "client", 450)
+		if c.answered > 0 {
+			FixedAnswered(f, c.answered, 0)
+		}
+		for i := int64(0); i < 30; i++ {
+			want := Decision{Reset: 30, RetryAfter: 30}
+			if i < c.want {
+				want = Decision{Allowed: true, Remaining: c.want - 1 - i, Reset: 30}
+			}
+			if got := FixedAlone(f, 450, 10, c.share, i%2 == 0); got != want {
+				t.Errorf("%s: request %d: %+v, want %+v", c.name, i+1, got, want)
+			}
+		}
+		if f.Spent != c.want || f.Lost+f.Unsettled != c.want || f.Known != c.answered+c.want {
+			t.Errorf("%s: after %d passes it holds %+v", c.name, c.want, *f)
+		}
+	}
+}
+
+// While several gateways are alone, their shares together are what was left, but for
+// the rounding up.
+func TestSharesTogetherAreWhatIsLeft(t *testing.T) {
+	for limit := int64(1); limit <= 12; limit++ {
+		for total := int64(0); total <= limit+1; total++ {
+			for gateways := int64(1); gateways <= 5; gateways++ {
+				passed := int64(0)
+				for g := int64(0); g < gateways; g++ {
+					f := FixedFind(NewFixedCounts(60, 10), "client", 0)
+					FixedAnswered(f, total, 0)
+					for FixedAlone(f, 0, limit, FixedShare{Gateways: gateways}, false).Allowed {
+						passed++
+					}
+				}
+				left := limit - total
+				if left < 0 {
+					left = 0
+				}
+				if passed < left || passed > left+gateways-1 || left == 0 && passed > 0 {
+					t.Errorf("limit %d, %d counted, %d gateways: %d pass", limit, total, gateways, passed)
+				}
+			}
+		}
+	}
+}
+
+func TestAnswersAndLossesStepByStep(t *testing.T) {
+	alone := FixedShare{Gateways: 1}
+	f := FixedFind(NewFixedCounts(60, 10), "client", 0)
+	check := func(step string, known, unsettled, lost, spent int64) {
+		t.Helper()
+		if f.Known != known || f.Unsettled != unsettled || f.Lost != lost || f.Spent != spent {
+			t.Errorf("%s: %d known, %d unsettled, %d lost, %d spent; want %d, %d, %d, %d",
+				step, f.Known, f.Unsettled, f.Lost, f.Spent, known, unsettled, lost, spent)
+		}
+	}
+	FixedAnswered(f, 10, 0)
+	check("an answer", 10, 0, 0, 0)
+	FixedAnswered(f, 7, 0)
+	check("a count that went back", 10, 0, 0, 0)
+	FixedAlone(f, 0, 100, alone, true)
+	check("a pass that the store may have counted", 11, 0, 1, 1)
+	FixedAlone(f, 0, 100, alone, false)
+	FixedAlone(f, 0, 100, alone, false)
+	check("two of which it was not told", 13, 2, 1, 3)
+	FixedLost(f, 2)
+	check("they were told, and no answer came", 13, 0, 3, 3)
+	FixedAlone(f, 0, 100, alone, false)
+	check("one more", 14, 1, 3, 4)
+	FixedAnswered(f, 15, 1)
+	check("all is answered", 15, 0, 0, 4)
+	FixedAlone(f, 0, 100, alone, false)
+	FixedAnswered(f, 20, 0)
+	check("an answer to a call from before the last pass", 21, 1, 0, 5)
+	FixedAnswered(f, 21, 1)
+	check("and the one that settles it", 21, 0, 0, 5)
 }
