@@ -25,12 +25,13 @@ type Link struct {
 	caller  *caller // who waits for the opening, or nil
 }
 
-// caller is a caller of Connect that waits. Its conn and err are written under the
-// link's mutex, once, before done is closed.
+// caller is a caller of Connect that waits. Its fields are written under the link's
+// mutex, once, when done is closed.
 type caller struct {
-	done chan struct{}
-	conn *Conn
-	err  error
+	done   chan struct{}
+	served bool
+	conn   *Conn
+	err    error
 }
 
 // NewLink returns a link whose connections are opened with o. opened, unless it is
@@ -62,26 +63,25 @@ func Connect(l *Link, deadline time.Time) (*Conn, error) {
 
 // await sees to it that a connection is being opened and waits for it until deadline.
 func await(l *Link, deadline time.Time) (*Conn, error) {
-	w := apply(l)
+	w := &caller{done: make(chan struct{})}
+	apply(l, w)
 	timer := time.AfterFunc(time.Until(deadline), func() {
 		defer func() { _ = recover() }()
-		settle(l, w, nil, errConnecting)
+		giveUp(l, w)
 	})
 	<-w.done
 	timer.Stop()
 	return w.conn, w.err
 }
 
-// apply returns a caller that is served by the opening under way, by a new one, or
-// has been served already by one that has just ended.
-func apply(l *Link) *caller {
-	w := &caller{done: make(chan struct{})}
+// apply makes w the caller that the opening under way serves, or a new one. Where one
+// has just ended w is served at once.
+func apply(l *Link, w *caller) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != nil && l.conn.ok {
-		w.conn = l.conn
-		close(w.done)
-		return w
+		serve(w, l.conn, nil)
+		return
 	}
 	if l.conn != nil {
 		Close(l.conn)
@@ -92,26 +92,22 @@ func apply(l *Link) *caller {
 		l.opening = true
 		go open(l)
 	}
-	return w
 }
 
-// settle ends the wait of w, unless it has been served.
-func settle(l *Link, w *caller, c *Conn, err error) {
+// giveUp ends the wait of w, unless it has been served.
+func giveUp(l *Link, w *caller) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.caller == w {
-		serve(l, c, err)
-	}
+	serve(w, nil, errConnecting)
 }
 
-// serve ends the wait of the caller, if there is one. Who holds l.mu calls it.
-func serve(l *Link, c *Conn, err error) {
-	w := l.caller
-	if w == nil {
+// serve ends the wait of w, unless it has been served. The caller holds the mutex of
+// the link.
+func serve(w *caller, c *Conn, err error) {
+	if w.served {
 		return
 	}
-	l.caller = nil
-	w.conn, w.err = c, err
+	w.served, w.conn, w.err = true, c, err
 	close(w.done)
 }
 
@@ -149,7 +145,10 @@ func deliver(l *Link, c *Conn, err error) {
 	defer l.mu.Unlock()
 	l.opening = false
 	l.conn = c
-	serve(l, c, err)
+	if l.caller != nil {
+		serve(l.caller, c, err)
+		l.caller = nil
+	}
 }
 
 // Drop closes the connection of l, if there is one. Whoever is using it gets an

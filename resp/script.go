@@ -68,6 +68,7 @@ func Bulk(text string) string {
 // refusals is nil unless the server answered a call with an error line: then it has
 // len(calls) entries, with the line without its '-' where there is one and "" where
 // there is a count. The connection can be used again unless a line says otherwise.
+// NOSCRIPT remains where the call could not be sent once more: it was not run.
 //
 // answered is the number of calls, from the first, that have an answer: all of them
 // if err is nil. The others were written, may have been carried out, and never get
@@ -163,6 +164,9 @@ func unusual(c *Conn, deadline time.Time, s *Script, args int, calls []string, c
 		return len(calls), refusals, nil
 	}
 	answered, err = evalBodies(c, deadline, s, args, calls, counts, refusals, unknown)
+	for i = answered; i < len(calls); i++ {
+		refusals[i] = "" // of the first attempt
+	}
 	return answered, some(refusals), err
 }
 
