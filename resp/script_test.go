@@ -2,6 +2,7 @@ package resp
 
 import (
 	"errors"
+	"io"
 	"strconv"
 	"strings"
 	"testing"
@@ -54,7 +55,7 @@ func TestEvalToTheByte(t *testing.T) {
 
 func TestEvalSendsTheBodyAfterNoscriptOnly(t *testing.T) {
 	s := NewScript(answer42)
-	noscript := "-NOSCRIPT No matching script. Please use EVAL.\r\n"
+
 	body := "*5\r\n$4\r\nEVAL\r\n$9\r\nreturn 42\r\n$1\r\n1\r\n$1\r\nk\r\n$1\r\n7\r\n"
 
 	for _, word := range []string{"-NOSCRIPT\r\n", noscript, "-NOSCRIPT other words in Redis\r\n"} {
@@ -112,14 +113,23 @@ func TestEvalSendsNoBodyOnAConnectionOutOfStep(t *testing.T) {
 
 // stepwise gives one part for each Read, so that a reader that asks for more than
 // one answer at a time still gets one.
-type stepwise struct{ parts []string }
+type stepwise struct {
+	parts []string
+	end   error // what comes then; nil: io.EOF
+}
 
 func (s *stepwise) Read(b []byte) (int, error) {
+	if len(s.parts) == 0 && s.end == nil {
+		return 0, io.EOF
+	}
 	if len(s.parts) == 0 {
-		return 0, errors.New("nothing is left to read")
+		return 0, s.end
 	}
 	n := copy(b, s.parts[0])
-	s.parts = s.parts[1:]
+	s.parts[0] = s.parts[0][n:]
+	if s.parts[0] == "" {
+		s.parts = s.parts[1:]
+	}
 	return n, nil
 }
 
