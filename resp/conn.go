@@ -46,11 +46,6 @@ type Conn struct {
 	// ok says that the connection may be used: see answered. It is false from the
 	// moment a command is written.
 	ok bool
-	// lost says that the connection broke by itself, as opposed to a timeout or a
-	// reply that we did not like.
-	lost bool
-	// tick is the pool's tick at which the connection became idle.
-	tick int
 }
 
 // Dial opens a connection: connect, TLS handshake, AUTH and SELECT, all of it
@@ -141,8 +136,7 @@ func dialError(err error) error {
 	return fmt.Errorf("%w: %w", ErrDial, err)
 }
 
-// Close closes the connection. A connection of a pool is given back with Release or
-// Discard instead.
+// Close closes the connection. For one that belongs to a link there is Drop.
 func Close(c *Conn) {
 	c.ok = false
 	_ = c.raw.Close()
@@ -168,7 +162,7 @@ func Alive(c *Conn) bool {
 }
 
 // Do sends one command and reads its reply, both until deadline. It is for commands
-// off the busy path: see Eval. An error line is a Reply of kind '-' and no error.
+// off the busy path: see EvalAll. An error line is a Reply of kind '-' and no error.
 // The error wraps ErrTimeout, ErrLost or ErrProtocol; after it the connection is of
 // no more use.
 func Do(c *Conn, deadline time.Time, args ...string) (Reply, error) {
@@ -179,11 +173,11 @@ func Do(c *Conn, deadline time.Time, args ...string) (Reply, error) {
 	// On a connection that takes no deadline Write fails too.
 	_ = c.net.SetDeadline(deadline)
 	if _, err := c.net.Write([]byte(encode(args))); err != nil {
-		return Reply{}, broken(c, err)
+		return Reply{}, broken(err)
 	}
 	reply, err := readReply(c.in)
 	if err != nil {
-		return Reply{}, broken(c, err)
+		return Reply{}, broken(err)
 	}
 	if reply.Kind == '-' {
 		answered(c, reply.Text)
@@ -198,14 +192,13 @@ func usedAgain() error {
 }
 
 // broken classes an error that ended a command half-way.
-func broken(c *Conn, err error) error {
+func broken(err error) error {
 	if errors.Is(err, ErrProtocol) {
 		return err
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return ErrTimeout
 	}
-	c.lost = true
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 

@@ -104,7 +104,7 @@ func TestNothingIsSentAfterAnError(t *testing.T) {
 		}
 		_, err := Do(c, soon(), "PING")
 		demand(t, err, ErrLost)
-		_, _, err = Eval(c, soon(), NewScript("x"), "k", nil)
+		_, _, err = add(c, soon(), "k")
 		demand(t, err, ErrLost)
 		if w.writes != 1 {
 			t.Errorf("%q: %d writes", answer, w.writes)
@@ -145,11 +145,11 @@ func TestReuseByTheLastAnswer(t *testing.T) {
 			continue
 		}
 		c, _ = connOn(test.answer)
-		if _, _, err := Eval(c, soon(), NewScript("x"), "k", nil); err != nil {
+		if _, _, err := add(c, soon(), "k"); err != nil {
 			t.Errorf("%q: %v", test.answer, err)
 		}
 		if got := c.ok; got != test.want {
-			t.Errorf("%q: reusable after Eval is %v", test.answer, got)
+			t.Errorf("%q: reusable after EvalAll is %v", test.answer, got)
 		}
 	}
 }
@@ -323,10 +323,10 @@ func TestDialUnixSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer Close(c)
-	if n, refusal, err := Eval(c, soon(), NewScript("x"), "k", []string{"3", "60"}); n != 3 || refusal != "" || err != nil {
+	if n, refusal, err := add(c, soon(), "k"); n != 1 || refusal != "" || err != nil {
 		t.Errorf("got %d, %q, %v", n, refusal, err)
 	}
-	if s.Count("k") != 3 {
+	if s.Count("k") != 1 {
 		t.Errorf("counted %d", s.Count("k"))
 	}
 }
@@ -453,7 +453,7 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: %v", test.name, err)
 			continue
 		}
-		if n, refusal, err := Eval(c, soon(), NewScript("x"), "k", []string{"1", "60"}); n != 1 || refusal != "" || err != nil {
+		if n, refusal, err := add(c, soon(), "k"); n != 1 || refusal != "" || err != nil {
 			t.Errorf("%s: got %d, %q, %v", test.name, n, refusal, err)
 		}
 		if test.client.ServerName == "" && o.TLS != test.client {

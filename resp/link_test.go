@@ -13,6 +13,19 @@ import (
 	"github.com/gatequota/gatequota/internal/fakevalkey"
 )
 
+// eventually waits for what another goroutine or the kernel is about to do. The
+// bound is there to end a test that fails, not to judge one that is slow.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never came true: %s", what)
+		}
+	}
+}
+
+func isTimeout(err error) bool { return errors.Is(err, ErrTimeout) }
+
 // linkTo returns a link to s that is dropped at the end of the test.
 func linkTo(t *testing.T, o *Options, opened func(c *Conn, deadline time.Time) error) *Link {
 	t.Helper()

@@ -187,7 +187,7 @@ func FuzzReadReply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		r := reader(string(wire) + "N")
 		got, err := readReply(r)
-		sameByEval(t, string(wire), got, err)
+		sameByEvalAll(t, string(wire), got, err)
 		if err != nil {
 			if !errors.Is(err, ErrProtocol) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Fatalf("an error of no kind: %v", err)
@@ -208,24 +208,23 @@ func FuzzReadReply(f *testing.F) {
 	})
 }
 
-// sameByEval compares what Eval makes of a reply, by its straight path, with what
-// readReply made of it.
-func sameByEval(t *testing.T, wire string, reply Reply, readErr error) {
+// sameByEvalAll compares what EvalAll makes of a reply, by its straight path, with
+// what readReply made of it.
+func sameByEvalAll(t *testing.T, wire string, reply Reply, readErr error) {
 	c, _ := connOn(wire)
-	n, refusal, err := Eval(c, soon(), counting, "k", nil)
+	got := outcomeOf(c, 1)
+	want := outcome{ok: got.ok}
 	switch {
 	case readErr == nil && reply.Kind == '-' && Word(reply.Text) == "NOSCRIPT":
+		return
 	case readErr == nil && reply.Kind == ':':
-		if n != reply.Int || refusal != "" || err != nil {
-			t.Fatalf("%q: Eval gives %d, %q, %v", wire, n, refusal, err)
-		}
+		want.answered, want.counts = 1, []int64{reply.Int}
 	case readErr == nil && reply.Kind == '-':
-		if n != 0 || refusal != reply.Text || err != nil {
-			t.Fatalf("%q: Eval gives %d, %q, %v", wire, n, refusal, err)
-		}
-	case n != 0 || refusal != "" || c.ok:
-		t.Fatalf("%q: Eval gives %d, %q, and the connection is used again: %v", wire, n, refusal, c.ok)
-	case !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrLost):
-		t.Fatalf("%q: Eval gives %v", wire, err)
+		want.answered, want.counts, want.refusals = 1, []int64{0}, []string{reply.Text}
+	case got.err == ErrProtocol || got.err == ErrLost:
+		want.err, want.ok = got.err, false
+	}
+	if got.differs(want) {
+		t.Fatalf("%q: EvalAll gives %+v, want %+v", wire, got, want)
 	}
 }

@@ -1,5 +1,5 @@
-// Package resp speaks RESP2, the protocol of Valkey and Redis: it opens
-// connections, keeps a pool of them, and calls Lua scripts. It knows nothing of
+// Package resp speaks RESP2, the protocol of Valkey and Redis: it keeps a connection
+// to a server, and calls Lua scripts over it, many in one write. It knows nothing of
 // what the scripts count.
 //
 // Three rules hold throughout.
@@ -8,12 +8,12 @@
 // exception: a script that the server answers not to know is sent once more with
 // its body.
 //
-// A connection is used again only if the reply to its last command was read to
-// its end and nothing follows it. Whatever else happens closes it, so that a late
+// A connection is used again only if the replies to all its commands were read to
+// the end and nothing follows them. Whatever else happens closes it, so that a late
 // answer never reaches somebody else's question.
 //
 // An error line of the server ("-ERR ...") is an answer, not an error of this
-// package: Do returns it as a Reply and Eval as its refusal.
+// package: Do returns it as a Reply and EvalAll among its refusals.
 package resp
 
 import (
@@ -46,11 +46,6 @@ var ErrLost = errors.New("resp: connection lost")
 // ErrProtocol is wrapped when bytes arrived that are no reply, that are a reply of
 // another type than the command has, or that pass one of the size limits.
 var ErrProtocol = errors.New("resp: unexpected reply")
-
-// ErrPoolTimeout is wrapped when no connection became free before the deadline.
-// It is wrapped together with ErrTimeout where not one connection was open, so
-// that what the caller waited for was the server and not other callers.
-var ErrPoolTimeout = errors.New("resp: no connection became free in time")
 
 // maxWord is the length in bytes beyond which the first word of an error line is
 // cut. The longest that Valkey sends has eleven.

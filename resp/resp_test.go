@@ -26,7 +26,7 @@ func TestWord(t *testing.T) {
 }
 
 func TestSentinelsAreDistinctAndCarryThePackageName(t *testing.T) {
-	all := []error{ErrEndpoint, ErrDial, ErrRefused, ErrTimeout, ErrLost, ErrProtocol, ErrPoolTimeout}
+	all := []error{ErrEndpoint, ErrDial, ErrRefused, ErrTimeout, ErrLost, ErrProtocol}
 	for i, err := range all {
 		if !strings.HasPrefix(err.Error(), "resp: ") {
 			t.Errorf("%q has no package prefix", err)

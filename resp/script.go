@@ -28,15 +28,14 @@ type Script struct {
 	joints []string
 }
 
-// maxPrefixes is the number of arguments up to which the beginning of a call is
-// encoded in advance.
-const maxPrefixes = 8
+// maxArgs is the largest number of arguments of a call.
+const maxArgs = 8
 
 // NewScript computes what is the same for every call of a script.
 func NewScript(body string) *Script {
 	digest := sha1.Sum([]byte(body))
 	s := &Script{Body: body, SHA: hex.EncodeToString(digest[:])}
-	for n := 0; n <= maxPrefixes; n++ {
+	for n := 0; n <= maxArgs; n++ {
 		s.prefixes = append(s.prefixes, prefix(s, n))
 		s.joints = append(s.joints, "\r\n"+prefix(s, n))
 	}
@@ -80,14 +79,14 @@ func Bulk(text string) string {
 // It is written for an interpreter, where a call of a function costs as much as ten
 // statements, and all that is rare is elsewhere.
 func EvalAll(c *Conn, deadline time.Time, s *Script, args int, calls []string, counts []int64) (answered int, refusals []string, err error) {
-	if !c.ok || len(calls) == 0 || len(calls) > len(counts) || args < 0 || args > maxPrefixes {
+	if !c.ok || len(calls) == 0 || len(calls) > len(counts) || args < 0 || args > maxArgs {
 		return 0, nil, unwritten(c, args, calls, counts)
 	}
 	c.ok = false
 	// On a connection that takes no deadline Write fails too.
 	_ = c.net.SetDeadline(deadline)
 	if _, err = c.net.Write([]byte(s.prefixes[args] + strings.Join(calls, s.joints[args]) + "\r\n")); err != nil {
-		return 0, nil, broken(c, err)
+		return 0, nil, broken(err)
 	}
 	for i := 0; i < len(calls); i++ {
 		line, err := c.in.ReadSlice('\n')
@@ -133,7 +132,7 @@ func takeCounts(c *Conn, counts []int64) int {
 
 // unwritten says why EvalAll writes nothing.
 func unwritten(c *Conn, args int, calls []string, counts []int64) error {
-	if len(calls) > len(counts) || args < 0 || args > maxPrefixes {
+	if len(calls) > len(counts) || args < 0 || args > maxArgs {
 		return fmt.Errorf("resp: %d calls with %d arguments and room for %d counts", len(calls), args, len(counts))
 	}
 	if !c.ok {
@@ -149,7 +148,7 @@ func unusual(c *Conn, deadline time.Time, s *Script, args int, calls []string, c
 	var unknown []int // the calls that were answered with NOSCRIPT
 	reusable := true
 	for {
-		counts[i], refusals[i], err = readCount(c, line, readErr)
+		counts[i], refusals[i], err = readCount(line, readErr)
 		if err != nil {
 			return i, some(refusals), err
 		}
@@ -186,12 +185,12 @@ func evalBodies(c *Conn, deadline time.Time, s *Script, args int, calls []string
 	c.ok = false
 	_ = c.net.SetDeadline(deadline)
 	if _, err = c.net.Write([]byte(begin + strings.Join(again, "\r\n"+begin) + "\r\n")); err != nil {
-		return indexes[0], broken(c, err)
+		return indexes[0], broken(err)
 	}
 	reusable := true
 	for _, i := range indexes {
 		line, readErr := c.in.ReadSlice('\n')
-		counts[i], refusals[i], err = readCount(c, line, readErr)
+		counts[i], refusals[i], err = readCount(line, readErr)
 		if err != nil {
 			return i, err
 		}
@@ -203,12 +202,12 @@ func evalBodies(c *Conn, deadline time.Time, s *Script, args int, calls []string
 
 // readCount makes the best of a line: an integer is returned, and an error line as
 // refusal, anything else is an error.
-func readCount(c *Conn, line []byte, readErr error) (n int64, refusal string, err error) {
+func readCount(line []byte, readErr error) (n int64, refusal string, err error) {
 	if readErr != nil {
 		if errors.Is(readErr, bufio.ErrBufferFull) {
 			return 0, "", fmt.Errorf("%w: a line is longer than %d bytes", ErrProtocol, maxLine)
 		}
-		return 0, "", broken(c, readErr)
+		return 0, "", broken(readErr)
 	}
 	kind, text, err := parseLine(line)
 	if err != nil {
@@ -235,101 +234,4 @@ func some(refusals []string) []string {
 		}
 	}
 	return nil
-}
-
-// Eval calls a script with one key and returns the integer that it answers. The
-// call is sent by the script's digest; only if the server answers NOSCRIPT, and so
-// has run nothing, is it sent once more with the body.
-//
-// refusal is the error line of the server without its '-', or empty: then n is 0
-// and err is nil, and the connection can be used again unless the line says
-// otherwise. err wraps ErrTimeout, ErrLost, or ErrProtocol for a reply that is
-// neither an integer nor an error line; after it the connection is of no more use.
-//
-// It is written out at length because it runs for every request in an interpreter,
-// where a call of a function costs as much as ten statements, and a concatenation
-// of strings less than one append.
-func Eval(c *Conn, deadline time.Time, s *Script, key string, args []string) (n int64, refusal string, err error) {
-	if !c.ok {
-		return 0, "", usedAgain()
-	}
-	text := ""
-	if len(args) < len(s.prefixes) {
-		text = s.prefixes[len(args)]
-	} else {
-		text = prefix(s, len(args))
-	}
-	if len(key) < len(headers) {
-		text += headers[len(key)] + key
-	} else {
-		text += header(len(key)) + key
-	}
-	for _, arg := range args {
-		if len(arg) < len(headers) {
-			text += headers[len(arg)] + arg
-		} else {
-			text += header(len(arg)) + arg
-		}
-	}
-
-	c.ok = false
-	// On a connection that takes no deadline Write fails too.
-	_ = c.net.SetDeadline(deadline)
-	if _, err := c.net.Write([]byte(text + "\r\n")); err != nil {
-		return 0, "", broken(c, err)
-	}
-	line, err := c.in.ReadSlice('\n')
-	if err == nil && line[0] == ':' {
-		// The line ends in a line feed, so it has two bytes at least.
-		if end := len(line) - 2; line[end] == '\r' {
-			n, err = strconv.ParseInt(string(line[1:end]), 10, 64)
-			if err == nil {
-				c.ok = c.in.Buffered() == 0 // as answered does
-				return n, "", nil
-			}
-			return 0, "", fmt.Errorf("%w: an integer that is none", ErrProtocol)
-		}
-	}
-	refusal, err = refused(c, line, err)
-	if err == nil && c.ok && Word(refusal) == "NOSCRIPT" {
-		return evalBody(c, deadline, s, key, args)
-	}
-	return 0, refusal, err
-}
-
-// refused makes the best of a line that is no integer: an error line is returned,
-// anything else is an error.
-func refused(c *Conn, line []byte, readErr error) (refusal string, err error) {
-	if readErr != nil {
-		if errors.Is(readErr, bufio.ErrBufferFull) {
-			return "", fmt.Errorf("%w: a line is longer than %d bytes", ErrProtocol, maxLine)
-		}
-		return "", broken(c, readErr)
-	}
-	kind, text, err := parseLine(line)
-	if err != nil {
-		return "", err
-	}
-	if kind != '-' {
-		return "", fmt.Errorf("%w: a script answered with type %q", ErrProtocol, kind)
-	}
-	answered(c, text)
-	return text, nil
-}
-
-// evalBody sends a script with its body, after which the server knows it again.
-func evalBody(c *Conn, deadline time.Time, s *Script, key string, args []string) (n int64, refusal string, err error) {
-	command := append([]string{"EVAL", s.Body, "1", key}, args...)
-	reply, err := Do(c, deadline, command...)
-	if err != nil {
-		return 0, "", err
-	}
-	switch reply.Kind {
-	case ':':
-		return reply.Int, "", nil
-	case '-':
-		return 0, reply.Text, nil
-	}
-	c.ok = false
-	return 0, "", fmt.Errorf("%w: a script answered with type %q", ErrProtocol, reply.Kind)
 }

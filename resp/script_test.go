@@ -1,115 +1,26 @@
 package resp
 
 import (
+	"bufio"
 	"errors"
+	"fmt"
 	"io"
+	"math/rand"
+	"os"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/gatequota/gatequota/internal/fakevalkey"
 )
 
-func isTimeout(err error) bool { return errors.Is(err, ErrTimeout) }
-
 const answer42 = "return 42"
 
 // digest42 is what `printf 'return 42' | sha1sum` prints.
 const digest42 = "1fa00e76656cc152ad327c13fe365858fd7be306"
-
-func TestEvalToTheByte(t *testing.T) {
-	s := NewScript(answer42)
-	if s.SHA != digest42 || s.Body != answer42 {
-		t.Fatalf("digest %s of %q", s.SHA, s.Body)
-	}
-	begin := func(n int) string {
-		return "*" + strconv.Itoa(n) + "\r\n$7\r\nEVALSHA\r\n$40\r\n" + digest42 + "\r\n$1\r\n1\r\n"
-	}
-	for _, test := range []struct {
-		key  string
-		args []string
-		want string
-	}{
-		{"k", nil, begin(4) + "$1\r\nk\r\n"},
-		{"", nil, begin(4) + "$0\r\n\r\n"},
-		{"key", []string{"1", "60"}, begin(6) + "$3\r\nkey\r\n$1\r\n1\r\n$2\r\n60\r\n"},
-		{"k\r\né", []string{""}, begin(5) + "$5\r\nk\r\né\r\n$0\r\n\r\n"},
-		{strings.Repeat("k", 900000), []string{"1"}, begin(5) + "$900000\r\n" + strings.Repeat("k", 900000) + "\r\n$1\r\n1\r\n"},
-		{"k", strings.Split(strings.Repeat("a", maxPrefixes), ""), begin(4+maxPrefixes) + "$1\r\nk\r\n" + strings.Repeat("$1\r\na\r\n", maxPrefixes)},
-		{"k", strings.Split(strings.Repeat("a", 50), ""), begin(54) + "$1\r\nk\r\n" + strings.Repeat("$1\r\na\r\n", 50)},
-	} {
-		c, w := connOn(":42\r\n")
-		n, refusal, err := Eval(c, soon(), s, test.key, test.args)
-		if n != 42 || refusal != "" || err != nil {
-			t.Errorf("got %d, %q, %v", n, refusal, err)
-		}
-		if got := w.out.String(); got != test.want {
-			t.Errorf("sent %.200q, want %.200q", got, test.want)
-		}
-		if w.writes != 1 || w.sets != 1 {
-			t.Errorf("%d writes, %d deadlines", w.writes, w.sets)
-		}
-	}
-}
-
-func TestEvalSendsTheBodyAfterNoscriptOnly(t *testing.T) {
-	s := NewScript(answer42)
-
-	body := "*5\r\n$4\r\nEVAL\r\n$9\r\nreturn 42\r\n$1\r\n1\r\n$1\r\nk\r\n$1\r\n7\r\n"
-
-	for _, word := range []string{"-NOSCRIPT\r\n", noscript, "-NOSCRIPT other words in Redis\r\n"} {
-		c, w := connOn(word + ":42\r\n")
-		w.in = &stepwise{parts: []string{word, ":42\r\n"}}
-		n, refusal, err := Eval(c, soon(), s, "k", []string{"7"})
-		if n != 42 || refusal != "" || err != nil || !c.ok {
-			t.Errorf("%q: got %d, %q, %v", word, n, refusal, err)
-		}
-		if w.writes != 2 || !strings.HasSuffix(w.out.String(), body) {
-			t.Errorf("%q: %d writes: %q", word, w.writes, w.out.String())
-		}
-	}
-
-	// What comes after the body is final, NOSCRIPT too.
-	for _, line := range []string{"NOSCRIPT again", "NOPERM no eval", "ERR Error running script"} {
-		c, w := connOn("")
-		w.in = &stepwise{parts: []string{noscript, "-" + line + "\r\n"}}
-		n, refusal, err := Eval(c, soon(), s, "k", []string{"7"})
-		if n != 0 || refusal != line || err != nil || w.writes != 2 || !c.ok {
-			t.Errorf("%q after the body: got %d, %q, %v, %d writes", line, n, refusal, err, w.writes)
-		}
-	}
-	for _, reply := range []string{"+OK\r\n", "$1\r\n1\r\n", "*0\r\n", "$-1\r\n"} {
-		c, w := connOn("")
-		w.in = &stepwise{parts: []string{noscript, reply}}
-		_, _, err := Eval(c, soon(), s, "k", []string{"7"})
-		demand(t, err, ErrProtocol)
-		if c.ok {
-			t.Errorf("%q: reusable", reply)
-		}
-	}
-
-	// Nothing else makes it send again.
-	for _, answer := range []string{
-		"-ERR NOSCRIPT\r\n", "-NOSCRIPTS\r\n", "-noscript\r\n", "-BUSY\r\n", "-TRYAGAIN\r\n", "-MOVED 1 h:1\r\n", "-LOADING\r\n",
-		"+NOSCRIPT\r\n", "$8\r\nNOSCRIPT\r\n", "-NOSCRIPT", "", noscript + ":42\r\n",
-	} {
-		c, w := connOn(answer)
-		_, _, _ = Eval(c, soon(), s, "k", []string{"7"})
-		if w.writes != 1 {
-			t.Errorf("%q: %d writes", answer, w.writes)
-		}
-	}
-}
-
-// With something behind NOSCRIPT it is not known whose answers will follow.
-func TestEvalSendsNoBodyOnAConnectionOutOfStep(t *testing.T) {
-	c, w := connOn("-NOSCRIPT No matching script.\r\n:1\r\n")
-	n, refusal, err := Eval(c, soon(), NewScript(answer42), "k", nil)
-	if n != 0 || refusal != "NOSCRIPT No matching script." || err != nil || w.writes != 1 || c.ok {
-		t.Errorf("got %d, %q, %v, %d writes, usable %v", n, refusal, err, w.writes, c.ok)
-	}
-}
 
 // stepwise gives one part for each Read, so that a reader that asks for more than
 // one answer at a time still gets one.
@@ -133,160 +44,606 @@ func (s *stepwise) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-func TestEvalReplies(t *testing.T) {
-	s := NewScript(answer42)
-	for _, test := range []struct {
-		answer  string
-		n       int64
-		refusal string
-	}{
-		{":0\r\n", 0, ""},
-		{":-7\r\n", -7, ""},
-		{":9223372036854775807\r\n", 9223372036854775807, ""},
-		{"-ERR Error running script (call to f_1): @user_script:1: oops\r\n", 0, "ERR Error running script (call to f_1): @user_script:1: oops"},
-		{"-OOM\r\n", 0, "OOM"},
-	} {
-		c, _ := connOn(test.answer)
-		n, refusal, err := Eval(c, soon(), s, "k", nil)
-		if n != test.n || refusal != test.refusal || err != nil || !c.ok {
-			t.Errorf("%q: got %d, %q, %v", test.answer, n, refusal, err)
+// counting is a script that the fake server takes for one that counts.
+var counting = NewScript("counts")
+
+// call encodes a call of the counting script.
+func call(key string, n int) string {
+	return Bulk(key) + Bulk(strconv.Itoa(n)) + Bulk("60")
+}
+
+// keyed returns so many calls without arguments: k0, k1 and so on.
+func keyed(size int) []string {
+	var calls []string
+	for i := 0; i < size; i++ {
+		calls = append(calls, Bulk("k"+strconv.Itoa(i)))
+	}
+	return calls
+}
+
+// connInSteps returns a connection whose server answers in such parts, one for each
+// Read.
+func connInSteps(parts ...string) (*Conn, *wire) {
+	c, w := connOn("")
+	w.in = &stepwise{parts: append([]string(nil), parts...)}
+	return c, w
+}
+
+// outcome is what EvalAll returns, with the counts of the calls that are answered,
+// and whether the connection may be used again.
+type outcome struct {
+	answered int
+	counts   []int64
+	refusals []string
+	err      error // the sentinel that is wrapped
+	ok       bool
+}
+
+// outcomeOf calls a script without arguments size times.
+func outcomeOf(c *Conn, size int) outcome {
+	counts := make([]int64, size)
+	answered, refusals, err := EvalAll(c, soon(), counting, 0, keyed(size), counts)
+	return outcome{answered, counts[:answered], refusals, sentinelOf(err), c.ok}
+}
+
+func sentinelOf(err error) error {
+	for _, sentinel := range []error{ErrTimeout, ErrLost, ErrProtocol} {
+		if errors.Is(err, sentinel) {
+			return sentinel
 		}
 	}
-	for _, test := range wellFormed {
-		if test.want.Kind == ':' || test.want.Kind == '-' {
+	return err
+}
+
+func (got outcome) differs(want outcome) bool {
+	if want.counts == nil {
+		want.counts = []int64{}
+	}
+	return !reflect.DeepEqual(got, want)
+}
+
+const (
+	noscript = "-NOSCRIPT No matching script. Please use EVAL.\r\n"
+	unknown  = "NOSCRIPT No matching script. Please use EVAL."
+)
+
+func TestBulk(t *testing.T) {
+	for _, text := range []string{"", "k", "k\r\né", strings.Repeat("k", 255), strings.Repeat("k", 256), strings.Repeat("k", 70000)} {
+		if got, want := Bulk(text), fmt.Sprintf("\r\n$%d\r\n%s", len(text), text); got != want {
+			t.Errorf("Bulk(%.20q) = %.40q, want %.40q", text, got, want)
+		}
+	}
+}
+
+func TestEvalAllToTheByte(t *testing.T) {
+	s := NewScript(answer42)
+	if s.SHA != digest42 || s.Body != answer42 {
+		t.Errorf("digest %s of %q", s.SHA, s.Body)
+	}
+	begin := func(n int) string {
+		return "*" + strconv.Itoa(n) + "\r\n$7\r\nEVALSHA\r\n$40\r\n" + digest42 + "\r\n$1\r\n1\r\n"
+	}
+	long := strings.Repeat("k", 900000)
+	for _, test := range []struct {
+		args  int
+		calls []string
+		want  string
+	}{
+		{0, []string{Bulk("k")}, begin(4) + "$1\r\nk\r\n"},
+		{0, []string{Bulk("")}, begin(4) + "$0\r\n\r\n"},
+		{1, []string{Bulk("k\r\né") + Bulk("")}, begin(5) + "$5\r\nk\r\né\r\n$0\r\n\r\n"},
+		{1, []string{Bulk(long) + Bulk("1")}, begin(5) + "$900000\r\n" + long + "\r\n$1\r\n1\r\n"},
+		{2, []string{Bulk("key") + Bulk("1") + Bulk("60"), Bulk("other") + Bulk("22") + Bulk("7")},
+			begin(6) + "$3\r\nkey\r\n$1\r\n1\r\n$2\r\n60\r\n" + begin(6) + "$5\r\nother\r\n$2\r\n22\r\n$1\r\n7\r\n"},
+		{maxArgs, []string{Bulk("k") + strings.Repeat(Bulk("a"), maxArgs)}, begin(4+maxArgs) + "$1\r\nk\r\n" + strings.Repeat("$1\r\na\r\n", maxArgs)},
+	} {
+		c, w := connOn(strings.Repeat(":42\r\n", len(test.calls)))
+		counts := make([]int64, len(test.calls))
+		answered, refusals, err := EvalAll(c, soon(), s, test.args, test.calls, counts)
+		if answered != len(test.calls) || counts[0] != 42 || refusals != nil || err != nil || !c.ok {
+			t.Errorf("%d answered, %v, %q, %v", answered, counts, refusals, err)
+		}
+		if got := w.out.String(); got != test.want {
+			t.Errorf("sent %.200q, want %.200q", got, test.want)
+		}
+		if w.writes != 1 || w.sets != 1 {
+			t.Errorf("%d writes, %d deadlines", w.writes, w.sets)
+		}
+	}
+}
+
+func TestEvalAllAnswersInOrder(t *testing.T) {
+	s := fakevalkey.Start(t, fakevalkey.Config{})
+	l := linkTo(t, optionsFor(s), nil)
+	for round := 1; round <= 3; round++ {
+		for _, size := range []int{1, 2, 6, 7, 8, 9, 32, 256} {
+			var calls []string
+			counts := make([]int64, size+1)
+			counts[size] = -5
+			for i := 0; i < size; i++ {
+				calls = append(calls, call(strconv.Itoa(size)+"-"+strconv.Itoa(i), i+1))
+			}
+			c := connect(t, l)
+			answered, refusals, err := EvalAll(c, soon(), counting, 2, calls, counts)
+			if answered != size || refusals != nil || err != nil || !c.ok {
+				t.Fatalf("%d calls: %d answered, %q, %v, usable %v", size, answered, refusals, err, c.ok)
+			}
+			for i := range calls {
+				if want := int64(round * (i + 1)); counts[i] != want {
+					t.Errorf("call %d of %d: got %d, want %d", i, size, counts[i], want)
+				}
+			}
+			if counts[size] != -5 {
+				t.Error("wrote behind the last count")
+			}
+		}
+	}
+	if s.Accepted() != 1 {
+		t.Errorf("%d connections", s.Accepted())
+	}
+}
+
+// batches has what a server may answer to a batch, and what becomes of it.
+var batches = []struct {
+	name  string
+	size  int
+	parts []string
+	want  outcome
+}{
+	{"one integer", 1, []string{":7\r\n"}, outcome{1, []int64{7}, nil, nil, true}},
+	{"the limits of an integer", 3, []string{":9223372036854775807\r\n:-9223372036854775808\r\n:-1\r\n"},
+		outcome{3, []int64{9223372036854775807, -9223372036854775808, -1}, nil, nil, true}},
+	{"an error line", 1, []string{"-OOM no memory\r\n"}, outcome{1, []int64{0}, []string{"OOM no memory"}, nil, true}},
+	{"error lines between integers", 4, []string{":1\r\n-NOPERM no\r\n:3\r\n-ERR x\r\n"}, outcome{4, []int64{1, 0, 3, 0}, []string{"", "NOPERM no", "", "ERR x"}, nil, true}},
+	{"an error line first", 2, []string{"-ERR x\r\n:2\r\n"}, outcome{2, []int64{0, 2}, []string{"ERR x", ""}, nil, true}},
+	{"an error line late", 12, []string{strings.Repeat(":5\r\n", 10) + "-ERR x\r\n:6\r\n"},
+		outcome{12, []int64{5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 0, 6}, []string{"", "", "", "", "", "", "", "", "", "", "ERR x", ""}, nil, true}},
+	{"READONLY among others", 3, []string{":1\r\n-READONLY no\r\n:3\r\n"}, outcome{3, []int64{1, 0, 3}, []string{"", "READONLY no", ""}, nil, false}},
+	{"LOADING alone", 2, []string{"-LOADING no\r\n-LOADING no\r\n"}, outcome{2, []int64{0, 0}, []string{"LOADING no", "LOADING no"}, nil, false}},
+	{"MASTERDOWN last", 2, []string{":1\r\n-MASTERDOWN no\r\n"}, outcome{2, []int64{1, 0}, []string{"", "MASTERDOWN no"}, nil, false}},
+
+	{"one answer too many", 2, []string{":1\r\n:2\r\n:3\r\n"}, outcome{2, []int64{1, 2}, nil, nil, false}},
+	{"one answer too many behind ten", 10, []string{strings.Repeat(":5\r\n", 11)}, outcome{10, []int64{5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, nil, nil, false}},
+	{"half an answer too many", 2, []string{":1\r\n:2\r\n:"}, outcome{2, []int64{1, 2}, nil, nil, false}},
+	{"half an answer too many behind ten", 10, []string{strings.Repeat(":5\r\n", 10) + ":5"}, outcome{10, []int64{5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, nil, nil, false}},
+	{"an answer too many behind an error line", 1, []string{"-ERR x\r\n:1\r\n"}, outcome{1, []int64{0}, []string{"ERR x"}, nil, false}},
+	{"one answer too few", 3, []string{":1\r\n:2\r\n"}, outcome{2, []int64{1, 2}, nil, ErrLost, false}},
+	{"one answer too few behind an error line", 3, []string{":1\r\n-ERR x\r\n"}, outcome{2, []int64{1, 0}, []string{"", "ERR x", ""}, ErrLost, false}},
+	{"none", 3, nil, outcome{0, nil, nil, ErrLost, false}},
+
+	{"a simple string", 3, []string{":1\r\n+OK\r\n:3\r\n"}, outcome{1, []int64{1}, nil, ErrProtocol, false}},
+	{"a bulk string", 2, []string{"$1\r\n1\r\n:2\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"null", 2, []string{":1\r\n$-1\r\n"}, outcome{1, []int64{1}, nil, ErrProtocol, false}},
+	{"an array", 2, []string{":1\r\n*1\r\n:2\r\n"}, outcome{1, []int64{1}, nil, ErrProtocol, false}},
+	{"another type behind an error line", 3, []string{"-ERR x\r\n:2\r\n+OK\r\n"}, outcome{2, []int64{0, 2}, []string{"ERR x", "", ""}, ErrProtocol, false}},
+	{"another type behind ten", 12, []string{strings.Repeat(":5\r\n", 10) + "+OK\r\n:6\r\n"}, outcome{10, []int64{5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
+	{"an integer that is too large", 10, []string{strings.Repeat(":5\r\n", 8) + ":9223372036854775808\r\n:5\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
+	{"an integer with a fraction", 10, []string{strings.Repeat(":5\r\n", 8) + ":1.0\r\n:5\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
+	{"a word of JSON", 10, []string{strings.Repeat(":5\r\n", 8) + ":null\r\n:5\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
+	{"two integers in one line", 10, []string{strings.Repeat(":5\r\n", 8) + ":1,2\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
+	{"two integers in the only line", 10, []string{":5\r\n", ":1,2\r\n"}, outcome{1, []int64{5}, nil, ErrProtocol, false}},
+	{"a blank", 10, []string{strings.Repeat(":5\r\n", 8) + ": 1\r\n:5\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
+	{"a line feed alone", 10, []string{strings.Repeat(":5\r\n", 8) + ":1\n:5\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
+	{"a carriage return too many", 10, []string{strings.Repeat(":5\r\n", 8) + ":1\r\r\n:5\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
+	{"an empty integer", 10, []string{strings.Repeat(":5\r\n", 8) + ":\r\n:5\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
+	{"a leading zero", 10, []string{strings.Repeat(":5\r\n", 8) + ":007\r\n:5\r\n"}, outcome{10, []int64{5, 5, 5, 5, 5, 5, 5, 5, 7, 5}, nil, nil, true}},
+	{"a plus", 10, []string{strings.Repeat(":5\r\n", 8) + ":+7\r\n:5\r\n"}, outcome{10, []int64{5, 5, 5, 5, 5, 5, 5, 5, 7, 5}, nil, nil, true}},
+	{"a line that is too long", 2, []string{":1\r\n-" + strings.Repeat("a", maxLine) + "\r\n"}, outcome{1, []int64{1}, nil, ErrProtocol, false}},
+
+	{"the script is unknown", 1, []string{noscript, ":7\r\n"}, outcome{1, []int64{7}, nil, nil, true}},
+	{"unknown to all", 3, []string{noscript + noscript + noscript, ":1\r\n:2\r\n:3\r\n"}, outcome{3, []int64{1, 2, 3}, nil, nil, true}},
+	{"unknown to the last", 3, []string{":1\r\n" + noscript + noscript, ":2\r\n:3\r\n"}, outcome{3, []int64{1, 2, 3}, nil, nil, true}},
+	{"unknown to the first", 3, []string{noscript + ":2\r\n:3\r\n", ":1\r\n"}, outcome{3, []int64{1, 2, 3}, nil, nil, true}},
+	{"unknown to every other, and errors", 5, []string{noscript + ":2\r\n" + noscript + "-ERR x\r\n" + noscript, ":1\r\n-NOPERM no eval\r\n:5\r\n"},
+		outcome{5, []int64{1, 2, 0, 0, 5}, []string{"", "", "NOPERM no eval", "ERR x", ""}, nil, true}},
+	{"unknown again", 2, []string{noscript + ":2\r\n", noscript}, outcome{2, []int64{0, 2}, []string{unknown, ""}, nil, true}},
+	{"READONLY after the body", 2, []string{noscript + ":2\r\n", "-READONLY no\r\n"}, outcome{2, []int64{0, 2}, []string{"READONLY no", ""}, nil, false}},
+	{"an answer too many after the body", 2, []string{noscript + ":2\r\n", ":1\r\n:9\r\n"}, outcome{2, []int64{1, 2}, nil, nil, false}},
+	{"lost after the body", 3, []string{":1\r\n" + noscript + ":3\r\n"}, outcome{1, []int64{1}, nil, ErrLost, false}},
+	{"lost half-way after the body", 4, []string{noscript + ":2\r\n" + noscript + noscript, ":1\r\n"}, outcome{2, []int64{1, 2}, nil, ErrLost, false}},
+	{"lost half-way after the body, and an error", 4, []string{noscript + "-ERR x\r\n" + noscript + noscript, ":1\r\n"},
+		outcome{2, []int64{1, 0}, []string{"", "ERR x", "", ""}, ErrLost, false}},
+	{"another type after the body", 2, []string{noscript + noscript, ":1\r\n$1\r\n2\r\n"}, outcome{1, []int64{1}, nil, ErrProtocol, false}},
+	{"an integer that is none after the body", 1, []string{noscript, ":x\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"unknown, then lost", 3, []string{noscript + ":2\r\n"}, outcome{2, []int64{0, 2}, []string{unknown, "", ""}, ErrLost, false}},
+
+	// Where it is not known whose answers will follow, nothing is sent.
+	{"unknown, and an answer too many", 1, []string{noscript + ":1\r\n"}, outcome{1, []int64{0}, []string{unknown}, nil, false}},
+	{"unknown, and READONLY", 2, []string{noscript + "-READONLY no\r\n"}, outcome{2, []int64{0, 0}, []string{unknown, "READONLY no"}, nil, false}},
+	// Nothing else makes it send again.
+	{"words like NOSCRIPT", 4, []string{"-NOSCRIPTS\r\n-noscript\r\n-ERR NOSCRIPT\r\n-BUSY\r\n"},
+		outcome{4, []int64{0, 0, 0, 0}, []string{"NOSCRIPTS", "noscript", "ERR NOSCRIPT", "BUSY"}, nil, true}},
+	{"NOSCRIPT of another type", 1, []string{"+NOSCRIPT\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"half of NOSCRIPT", 1, []string{"-NOSCRIPT"}, outcome{0, nil, nil, ErrLost, false}},
+}
+
+func TestEvalAllAnswers(t *testing.T) {
+	for _, test := range batches {
+		c, w := connInSteps(test.parts...)
+		if got := outcomeOf(c, test.size); got.differs(test.want) {
+			t.Errorf("%s: got %+v, want %+v", test.name, got, test.want)
+		}
+		again := 0
+		if len(test.parts) > 1 && strings.Contains(test.parts[0], "-NOSCRIPT") {
+			again = 1
+		}
+		if sent := strings.Contains(w.out.String(), "\r\nEVAL\r\n"); sent && !strings.Contains(strings.Join(test.parts, ""), noscript) {
+			t.Errorf("%s: the body was sent", test.name)
+		} else if again == 1 && !sent {
+			t.Errorf("%s: the body was not sent", test.name)
+		}
+		if w.writes > 2 || w.writes < 1+again {
+			t.Errorf("%s: %d writes", test.name, w.writes)
+		}
+		if c.ok {
 			continue
 		}
-		c, _ := connOn(test.wire)
-		n, refusal, err := Eval(c, soon(), s, "k", nil)
-		demand(t, err, ErrProtocol)
-		if n != 0 || refusal != "" || c.ok {
-			t.Errorf("%q: got %d, %q, %v", test.wire, n, refusal, c.ok)
+		// What is used up sends nothing more.
+		writes := w.writes
+		if got, want := outcomeOf(c, 1), (outcome{err: ErrLost}); got.differs(want) || w.writes != writes {
+			t.Errorf("%s: afterwards got %+v and %d writes more", test.name, got, w.writes-writes)
 		}
 	}
+}
+
+// However the answers are cut into pieces, the outcome is the same.
+func TestEvalAllAnswersInPieces(t *testing.T) {
+	for _, test := range batches {
+		if len(test.parts) == 0 || len(test.parts[0]) > 1000 {
+			continue
+		}
+		first := test.parts[0]
+		for cut := 1; cut < len(first); cut++ {
+			want := test.want
+			if test.want.ok || test.want.err != nil {
+				c, _ := connInSteps(append([]string{first[:cut], first[cut:]}, test.parts[1:]...)...)
+				if got := outcomeOf(c, test.size); got.differs(want) {
+					t.Errorf("%s, cut at %d: got %+v, want %+v", test.name, cut, got, want)
+				}
+			}
+		}
+		if test.want.ok || test.want.err != nil {
+			c, _ := connOn("")
+			c.in = bufio.NewReaderSize(iotest.OneByteReader(&stepwise{parts: strings.Split(strings.Join(test.parts, ""), "")}), maxLine)
+			if got := outcomeOf(c, test.size); got.differs(test.want) {
+				t.Errorf("%s, byte by byte: got %+v, want %+v", test.name, got, test.want)
+			}
+		}
+	}
+}
+
+// Answers that end anywhere give as many counts as there were whole lines.
+func TestEvalAllTruncated(t *testing.T) {
+	const answers = ":1\r\n:22\r\n-ERR x\r\n:333\r\n:4\r\n:5\r\n:6\r\n:7\r\n:8\r\n:9\r\n:10\r\n"
+	const size = 11
+	all := []int64{1, 22, 0, 333, 4, 5, 6, 7, 8, 9, 10}
+	plain := strings.Replace(answers, "-ERR x", ":3", 1)
+	for end := 0; end < len(answers); end++ {
+		whole := strings.Count(answers[:end], "\n")
+		want := outcome{answered: whole, counts: all[:whole], err: ErrLost}
+		if whole > 2 {
+			want.refusals = make([]string, size)
+			want.refusals[2] = "ERR x"
+		}
+		c, _ := connInSteps(answers[:end])
+		if got := outcomeOf(c, size); got.differs(want) {
+			t.Errorf("%q: got %+v, want %+v", answers[:end], got, want)
+		}
+	}
+	all[2] = 3
+	for end := 0; end < len(plain); end++ {
+		whole := strings.Count(plain[:end], "\n")
+		c, _ := connInSteps(plain[:end])
+		if got, want := outcomeOf(c, size), (outcome{answered: whole, counts: all[:whole], err: ErrLost}); got.differs(want) {
+			t.Errorf("%q: got %+v, want %+v", plain[:end], got, want)
+		}
+	}
+}
+
+func TestEvalAllLeavesTheNextByte(t *testing.T) {
+	for _, size := range []int{1, 2, 7, 8, 9, 100} {
+		for _, line := range []string{":1\r\n", ":-12\r\n", "-ERR x\r\n"} {
+			c, _ := connOn(strings.Repeat(line, size) + "N")
+			if got := outcomeOf(c, size); got.answered != size || got.err != nil || got.ok {
+				t.Errorf("%d times %q: %+v", size, line, got)
+			}
+			if next, err := c.in.ReadByte(); err != nil || next != 'N' {
+				t.Errorf("%d times %q: the next byte is %q, %v", size, line, next, err)
+			}
+		}
+	}
+}
+
+// What no reply may be is none in a batch, wherever it stands in it.
+func TestEvalAllMalformed(t *testing.T) {
 	for _, wire := range malformed {
-		c, _ := connOn(wire)
-		n, refusal, err := Eval(c, soon(), s, "k", nil)
-		demand(t, err, ErrProtocol)
-		if n != 0 || refusal != "" || c.ok {
-			t.Errorf("%.60q: got %d, %q, %v", wire, n, refusal, c.ok)
+		if len(wire) > 2*maxLine {
+			continue
 		}
-	}
-	for _, wire := range []string{"", ":", ":1", ":1\r", "-ERR", "-ERR\r"} {
-		c, _ := connOn(wire)
-		n, refusal, err := Eval(c, soon(), s, "k", nil)
-		demand(t, err, ErrLost)
-		if n != 0 || refusal != "" || c.ok || !c.lost {
-			t.Errorf("%q: got %d, %q, %v", wire, n, refusal, c.ok)
+		for _, before := range []int{0, 1, 9} {
+			c, _ := connOn(strings.Repeat(":5\r\n", before) + wire + strings.Repeat(":5\r\n", 9))
+			got := outcomeOf(c, before+9)
+			if got.answered != before || got.err != ErrProtocol || got.ok || got.refusals != nil {
+				t.Errorf("%.60q behind %d: got %+v", wire, before, got)
+			}
 		}
 	}
 }
 
-// Answers that arrive in single bytes, with CR and LF apart, give the same results.
-func TestEvalOverFragments(t *testing.T) {
-	s := fakevalkey.Start(t, fakevalkey.Config{Password: "secret"})
-	s.Usually(fakevalkey.Behaviour{Fragment: true})
-	o := optionsFor(s)
-	o.Password, o.DB = "secret", 7
-	c, err := Dial(o)
-	if err != nil {
-		t.Fatal(err)
+func TestEvalAllSendsTheBodyForWhatIsUnknownOnly(t *testing.T) {
+	script := NewScript(answer42)
+	c, w := connInSteps(":1\r\n"+noscript+":3\r\n"+noscript, ":2\r\n:4\r\n")
+	var calls []string
+	for _, key := range []string{"a", "b", "c", "d"} {
+		calls = append(calls, Bulk(key)+Bulk("7"))
 	}
-	defer Close(c)
-	script := NewScript("counts")
-	for i := int64(1); i <= 50; i++ {
-		if n, refusal, err := Eval(c, soon(), script, "k", []string{"1", "60"}); n != i || refusal != "" || err != nil {
-			t.Fatalf("call %d: got %d, %q, %v", i, n, refusal, err)
-		}
+	counts := make([]int64, 4)
+	answered, refusals, err := EvalAll(c, soon(), script, 1, calls, counts)
+	if answered != 4 || !reflect.DeepEqual(counts, []int64{1, 2, 3, 4}) || refusals != nil || err != nil || !c.ok {
+		t.Errorf("got %d, %v, %q, %v", answered, counts, refusals, err)
 	}
-	s.Refuse("ERR a long refusal in many pieces")
-	if n, refusal, err := Eval(c, soon(), script, "k", []string{"1", "60"}); n != 0 || refusal != "ERR a long refusal in many pieces" || err != nil {
-		t.Errorf("got %d, %q, %v", n, refusal, err)
-	}
-	reply, err := Do(c, soon(), "TIME")
-	if err != nil || len(reply.Array) != 2 || !c.ok {
-		t.Errorf("TIME: %+v, %v", reply, err)
+	begin := "*5\r\n$4\r\nEVAL\r\n$9\r\nreturn 42\r\n$1\r\n1\r\n$1\r\n"
+	want := begin + "b\r\n$1\r\n7\r\n" + begin + "d\r\n$1\r\n7\r\n"
+	if sent := w.out.String(); w.writes != 2 || !strings.HasSuffix(sent, want) || strings.Count(sent, "\r\nEVAL\r\n") != 2 {
+		t.Errorf("%d writes: %q", w.writes, sent)
 	}
 }
 
-func TestEvalAfterTheScriptCacheWasLost(t *testing.T) {
+// A server that loses its scripts at any time between batches counts each call once.
+func TestEvalAllAfterTheScriptCacheWasLost(t *testing.T) {
 	s := fakevalkey.Start(t, fakevalkey.Config{})
-	c, err := Dial(optionsFor(s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer Close(c)
-	script := NewScript("counts")
+	l := linkTo(t, optionsFor(s), nil)
 	for i := int64(1); i <= 20; i++ {
 		if i%5 == 0 {
 			s.FlushScripts()
 		}
-		if n, refusal, err := Eval(c, soon(), script, "k", []string{"1", "60"}); n != i || refusal != "" || err != nil {
-			t.Fatalf("call %d: got %d, %q, %v", i, n, refusal, err)
+		counts := make([]int64, 12)
+		var calls []string
+		for j := range counts {
+			calls = append(calls, call("k"+strconv.Itoa(j), 1))
+		}
+		c := connect(t, l)
+		answered, refusals, err := EvalAll(c, soon(), counting, 2, calls, counts)
+		if answered != 12 || refusals != nil || err != nil || !c.ok {
+			t.Fatalf("batch %d: %d answered, %q, %v", i, answered, refusals, err)
+		}
+		for j, n := range counts {
+			if n != i {
+				t.Errorf("batch %d, call %d: got %d", i, j, n)
+			}
 		}
 	}
 	names := map[string]int{}
 	for _, command := range s.Commands() {
 		names[command.Args[0]]++
 	}
-	if names["EVALSHA"] != 20 || names["EVAL"] != 5 || len(names) != 2 {
+	if names["EVALSHA"] != 20*12 || names["EVAL"] != 5*12 || len(names) != 2 {
 		t.Errorf("sent %v", names)
 	}
 }
 
-// A connection that its owner keeps over several calls is given up as soon as the
-// answers no longer match the questions.
-func TestEvalNeverTakesTheAnswerToAnotherCall(t *testing.T) {
-	script := NewScript(answer42)
-	for _, answers := range []string{":1\r\n:2\r\n", "-ERR no\r\n:2\r\n", ":1\r\n:"} {
-		c, w := connOn(answers)
-		if _, _, err := Eval(c, soon(), script, "k", nil); err != nil {
-			t.Errorf("%q: %v", answers, err)
+// A flush in the middle of a batch: what ran before it is not run again.
+func TestEvalAllWhileTheScriptCacheIsLost(t *testing.T) {
+	s := fakevalkey.Start(t, fakevalkey.Config{})
+	s.Usually(fakevalkey.Behaviour{Before: func(command []string) {
+		if command[0] == "EVALSHA" && command[3] == "k5" {
+			s.FlushScripts()
 		}
-		n, refusal, err := Eval(c, soon(), script, "k", nil)
-		demand(t, err, ErrLost)
-		_, err = Do(c, soon(), "TIME")
-		demand(t, err, ErrLost)
-		if n != 0 || refusal != "" || w.writes != 1 {
-			t.Errorf("%q: got %d, %q after %d writes", answers, n, refusal, w.writes)
-		}
+	}})
+	l := linkTo(t, optionsFor(s), nil)
+	wantCount(t, connect(t, l), "k0", 1)
+	var calls []string
+	for j := 0; j < 10; j++ {
+		calls = append(calls, call("k"+strconv.Itoa(j), 1))
+	}
+	counts := make([]int64, 10)
+	answered, refusals, err := EvalAll(connect(t, l), soon(), counting, 2, calls, counts)
+	if answered != 10 || refusals != nil || err != nil || !reflect.DeepEqual(counts, []int64{2, 1, 1, 1, 1, 1, 1, 1, 1, 1}) {
+		t.Errorf("%d answered, %v, %q, %v", answered, counts, refusals, err)
 	}
 }
 
-func TestEvalTimeout(t *testing.T) {
-	s := fakevalkey.Start(t, fakevalkey.Config{})
-	for name, behaviour := range map[string]fakevalkey.Behaviour{
-		"silence":                 {Swallow: true},
-		"half an integer":         {Answers: []string{":1"}},
-		"silence after NOSCRIPT":  {Answers: []string{"-NOSCRIPT\r\n", ""}},
-		"half a line of an error": {Answers: []string{"-ERR half\r"}},
+func TestEvalAllThatMakesNoSense(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		args   int
+		calls  []string
+		counts []int64
+	}{
+		{"too few counts", 0, keyed(3), make([]int64, 2)},
+		{"no counts", 0, keyed(1), nil},
+		{"fewer than no arguments", -1, keyed(1), make([]int64, 1)},
+		{"too many arguments", maxArgs + 1, keyed(1), make([]int64, 1)},
 	} {
-		s.Usually(behaviour)
-		c, err := Dial(optionsFor(s))
-		if err != nil {
-			t.Fatal(err)
+		c, w := connOn(":1\r\n:1\r\n:1\r\n")
+		answered, refusals, err := EvalAll(c, soon(), counting, test.args, test.calls, test.counts)
+		if answered != 0 || refusals != nil || err == nil || sentinelOf(err) != err || w.writes != 0 || !c.ok {
+			t.Errorf("%s: %d answered, %q, %v, %d writes, usable %v", test.name, answered, refusals, err, w.writes, c.ok)
 		}
-		n, refusal, err := Eval(c, time.Now().Add(30*time.Millisecond), NewScript("x"), "k", []string{"1", "60"})
-		demand(t, err, ErrTimeout)
-		if n != 0 || refusal != "" || c.ok || c.lost {
-			t.Errorf("%s: got %d, %q, reusable %v, lost %v", name, n, refusal, c.ok, c.lost)
-		}
-		Close(c)
+	}
+	c, w := connOn("")
+	if answered, refusals, err := EvalAll(c, soon(), counting, 0, nil, nil); answered != 0 || refusals != nil || err != nil || w.writes != 0 || !c.ok {
+		t.Errorf("no calls: %d answered, %q, %v, %d writes, usable %v", answered, refusals, err, w.writes, c.ok)
 	}
 }
 
-func TestEvalLost(t *testing.T) {
-	s := fakevalkey.Start(t, fakevalkey.Config{})
-	for _, closeAfter := range []int{-1, 1, 3} {
-		s.Usually(fakevalkey.Behaviour{Answers: []string{":12\r\n"}, CloseAfter: closeAfter})
-		c, err := Dial(optionsFor(s))
-		if err != nil {
-			t.Fatal(err)
+// Where the time runs out, the answers that came before are told, and no others.
+func TestEvalAllTimeout(t *testing.T) {
+	const answers, size = ":1\r\n:22\r\n:333\r\n:4\r\n:5\r\n:6\r\n:7\r\n:8\r\n:9\r\n:10\r\n", 10
+	all := []int64{1, 22, 333, 4, 5, 6, 7, 8, 9, 10}
+	for end := 0; end < len(answers); end++ {
+		for cut := 0; cut <= end; cut++ {
+			c, w := connOn("")
+			w.in = &stepwise{parts: notEmpty(answers[:cut], answers[cut:end]), end: os.ErrDeadlineExceeded}
+			whole := strings.Count(answers[:end], "\n")
+			if got, want := outcomeOf(c, size), (outcome{answered: whole, counts: all[:whole], err: ErrTimeout}); got.differs(want) {
+				t.Errorf("%q and %q: got %+v, want %+v", answers[:cut], answers[cut:end], got, want)
+			}
 		}
-		n, refusal, err := Eval(c, soon(), NewScript("x"), "k", []string{"1", "60"})
-		demand(t, err, ErrLost)
-		if n != 0 || refusal != "" || c.ok || !c.lost {
-			t.Errorf("closed after %d bytes: got %d, %q, reusable %v, lost %v", closeAfter, n, refusal, c.ok, c.lost)
-		}
-		Close(c)
 	}
+}
+
+// notEmpty returns the parts that are not empty.
+func notEmpty(parts ...string) []string {
+	var left []string
+	for _, part := range parts {
+		if part != "" {
+			left = append(left, part)
+		}
+	}
+	return left
+}
+
+func TestEvalAllTimeoutOnAServerThatStops(t *testing.T) {
+	gate := make(chan struct{})
+	s := fakevalkey.Start(t, fakevalkey.Config{})
+	s.Usually(fakevalkey.Behaviour{Before: func(command []string) {
+		if len(command) > 3 && command[3] == "k5" {
+			<-gate
+		}
+	}})
+	l := linkTo(t, optionsFor(s), nil)
+	wantCount(t, connect(t, l), "another", 1)
+	var calls []string
+	for i := 0; i < 12; i++ {
+		calls = append(calls, call("k"+strconv.Itoa(i), i+1))
+	}
+	c := connect(t, l)
+	counts := make([]int64, 12)
+	answered, refusals, err := EvalAll(c, time.Now().Add(50*time.Millisecond), counting, 2, calls, counts)
+	close(gate)
+	demand(t, err, ErrTimeout)
+	if answered > 5 || refusals != nil || c.ok {
+		t.Errorf("%d answered, %q, usable %v", answered, refusals, c.ok)
+	}
+	for i := 0; i < answered; i++ {
+		if counts[i] != int64(i+1) {
+			t.Errorf("call %d: got %d", i, counts[i])
+		}
+	}
+}
+
+// The server closes the connection after any number of bytes.
+func TestEvalAllLost(t *testing.T) {
+	const answers = ":1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"
+	s := fakevalkey.Start(t, fakevalkey.Config{})
+	for after := -1; after < len(answers); after++ {
+		if after == 0 {
+			continue
+		}
+		lines := strings.SplitAfter(answers, "\n")
+		s.Behave(fakevalkey.Behaviour{CloseAfter: after, Answers: lines[:8]})
+		l := linkTo(t, optionsFor(s), nil)
+		c := connect(t, l)
+		got := outcomeOf(c, 8)
+		whole := after / 4
+		if after < 0 {
+			whole = 0
+		}
+		// A reset may overtake answers that were sent before it.
+		if got.answered > whole || got.err != ErrLost || got.refusals != nil || got.ok {
+			t.Errorf("closed after %d bytes: got %+v", after, got)
+		}
+		Drop(l)
+	}
+}
+
+func TestEvalAllOverFragments(t *testing.T) {
+	s := fakevalkey.Start(t, fakevalkey.Config{})
+	s.Usually(fakevalkey.Behaviour{Fragment: true})
+	l := linkTo(t, optionsFor(s), nil)
+	var calls []string
+	for i := 0; i < 256; i++ {
+		calls = append(calls, call("k"+strconv.Itoa(i), i*1000003))
+	}
+	counts := make([]int64, 256)
+	answered, refusals, err := EvalAll(connect(t, l), soon(), counting, 2, calls, counts)
+	if answered != 256 || refusals != nil || err != nil {
+		t.Errorf("%d answered, %q, %v", answered, refusals, err)
+	}
+	for i, n := range counts {
+		if n != int64(i*1000003) {
+			t.Errorf("call %d: got %d", i, n)
+		}
+	}
+}
+
+// plainBatch is what EvalAll makes of the answers to its first write, done the plain
+// way: a reply after the other.
+func plainBatch(wire string, size int) (answered int, counts []int64, refusals []string, protocol bool) {
+	r := reader(wire)
+	refusals = make([]string, size)
+	for answered < size {
+		line, err := r.ReadSlice('\n')
+		if err != nil {
+			return answered, counts, refusals, errors.Is(err, bufio.ErrBufferFull)
+		}
+		reply, err := readReply(reader(string(line)))
+		if err != nil || (reply.Kind != ':' && reply.Kind != '-') {
+			return answered, counts, refusals, true
+		}
+		counts = append(counts, reply.Int)
+		refusals[answered] = reply.Text
+		answered++
+	}
+	return answered, counts, refusals, false
+}
+
+// FuzzEvalAll compares EvalAll, which takes many answers at once, with a loop over
+// single replies, for any bytes that a server may send, cut in any way.
+func FuzzEvalAll(f *testing.F) {
+	for _, test := range batches {
+		f.Add([]byte(strings.Join(test.parts, "")), uint8(test.size), int64(1))
+	}
+	for _, wire := range malformed {
+		if len(wire) < 2*maxLine {
+			f.Add([]byte(":1\r\n"+wire), uint8(9), int64(2))
+			f.Add([]byte(strings.Repeat(":1\r\n", 9)+wire), uint8(19), int64(3))
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte, number uint8, seed int64) {
+		wire, size := string(data), int(number)
+		random := rand.New(rand.NewSource(seed))
+		var parts []string
+		for rest := wire; rest != ""; {
+			n := 1 + random.Intn(len(rest))
+			if random.Intn(3) == 0 {
+				n = 1 + n%7
+			}
+			if n > len(rest) {
+				n = len(rest)
+			}
+			parts = append(parts, rest[:n])
+			rest = rest[n:]
+		}
+		c, w := connInSteps(parts...)
+		got := outcomeOf(c, size)
+		answered, counts, refusals, protocol := plainBatch(wire, size)
+		if strings.Contains(strings.Join(refusals, "\n"), "NOSCRIPT") {
+			// What it may send once more is another matter: it must end and keep to
+			// its bounds.
+			if w.writes > 2 || got.answered > size {
+				t.Fatalf("%q: %d writes, %+v", wire, w.writes, got)
+			}
+			return
+		}
+		if got.refusals == nil {
+			got.refusals = make([]string, size)
+		}
+		want := outcome{answered: answered, counts: counts, refusals: refusals, ok: got.ok}
+		if protocol {
+			want.err = ErrProtocol
+		} else if answered < size {
+			want.err = ErrLost
+		}
+		if got.differs(want) {
+			t.Fatalf("%q, %d calls: got %+v, want %+v", wire, size, got, want)
+		}
+		if got.ok && (want.err != nil || c.in.Buffered() > 0) {
+			t.Fatalf("%q, %d calls: the connection is used again", wire, size)
+		}
+		if size > 0 && w.writes != 1 {
+			t.Fatalf("%d writes", w.writes)
+		}
+	})
 }
