@@ -361,6 +361,7 @@ func TestFailureCountsOncePerBatch(t *testing.T) {
 				t.Errorf("request %d: %+v, want allowed, local", i+1, got)
 			}
 		}
+		server.through()
 		if got := l.store.health.Load(); got != int64(round)+1 {
 			t.Errorf("after %d batches the health is %d", round+1, got)
 		}
@@ -386,6 +387,7 @@ func TestConnectionThatBreaksInABatch(t *testing.T) {
 			t.Errorf("%+v, want allowed, local", got)
 		}
 	}
+	server.through()
 	for _, client := range []string{"a", "b", "c", "d"} {
 		want(t, client+" again", begin(l, client, start), 5, 2)
 	}

@@ -77,6 +77,7 @@ type fake struct {
 	breaks   int               // counted or uncounted, or 0
 	skip     int               // calls before the one that is broken
 	broken   bool              // the call that is under way is
+	pending  bool              // the call to be broken is not through
 	refusals map[string]string // by what the key holds
 	gateways int64             // that announced themselves; 0 means one that just did
 	scopes   []string          // keys of announcements
@@ -119,12 +120,24 @@ func (f *fake) before(command []string) {
 func (f *fake) breakCall(how, skip int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.breaks, f.skip = how, skip
+	f.breaks, f.skip, f.pending = how, skip, true
+}
+
+// through waits until that call is carried out, if it is: its client knows earlier that
+// the connection broke.
+func (f *fake) through() {
+	f.t.Helper()
+	eventually(f.t, "a call that was broken", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return !f.pending
+	})
 }
 
 func (f *fake) fixed(s *fakevalkey.Server, args []string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.pending = f.breaks != 0
 	if f.broken {
 		f.broken = false
 		return fakevalkey.Null
@@ -217,7 +230,11 @@ func (f *fake) countOf(scope, client string, after int64) int64 {
 }
 
 func keyOf(scope, client string, after int64) string {
-	return "rate:" + scope + ":{" + fmt.Sprintf("%x", client) + "}:" + strconv.FormatInt(start.Unix()/60+after, 10)
+	return keyIn(scope, client, start.Unix()/60+after)
+}
+
+func keyIn(scope, client string, id int64) string {
+	return "rate:" + scope + ":{" + fmt.Sprintf("%x", client) + "}:" + strconv.FormatInt(id, 10)
 }
 
 // forget gives a test the state of a gateway that has just started.
