@@ -119,6 +119,7 @@ func TestProxyFaults(t *testing.T) {
 	}{
 		{"none", lab.Faults{}, nil},
 		{"slices", lab.Faults{Slice: true}, nil},
+		{"sliced replies", lab.Faults{SliceReplies: true}, nil},
 		{"a short delay", lab.Faults{Delay: 10 * time.Millisecond}, nil},
 		{"a delay beyond patience", lab.Faults{Delay: time.Second}, os.ErrDeadlineExceeded},
 		{"requests lost", lab.Faults{LoseRequests: true}, os.ErrDeadlineExceeded},

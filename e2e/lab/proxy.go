@@ -16,6 +16,7 @@ import (
 type Faults struct {
 	Delay        time.Duration // how long each chunk from the server waits
 	Slice        bool          // pass one byte a write, each with a short pause
+	SliceReplies bool          // the same, but only what the server sends
 	LoseRequests bool          // throw away what the client sends
 	LoseReplies  bool          // throw away what the server sends
 	HalveReplies bool          // pass half of what the server sends, then close the connection
@@ -212,8 +213,9 @@ func (p *Proxy) copy(to, from net.Conn, fromClient bool) {
 		if !fromClient && f.Delay > 0 {
 			time.Sleep(f.Delay)
 		}
+		slice := f.Slice || f.SliceReplies && !fromClient
 		if !fromClient && f.HalveReplies {
-			_ = write(to, chunk[:n/2], f.Slice)
+			_ = write(to, chunk[:n/2], slice)
 			return
 		}
 		cut := fromClient && len(f.CutAfter) > 0 && bytes.Contains(chunk, f.CutAfter)
@@ -223,7 +225,7 @@ func (p *Proxy) copy(to, from net.Conn, fromClient bool) {
 			p.cuts.Add(1)
 			reset(from)
 		}
-		if err := write(to, chunk, f.Slice); err != nil || cut {
+		if err := write(to, chunk, slice); err != nil || cut {
 			return
 		}
 	}
