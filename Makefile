@@ -46,8 +46,9 @@ lint: $(BIN)/staticcheck ## Check formatting, vet, staticcheck, and what the int
 	cd e2e && $(BIN)/staticcheck ./...
 	go test ./internal/yaegirules
 
-fuzz: ## Fuzz the reply reader for a while: make fuzz FUZZTIME=10m
+fuzz: ## Fuzz the readers of replies for a while each: make fuzz FUZZTIME=10m
 	go test ./resp -run '^$$' -fuzz FuzzReadReply -fuzztime $(or $(FUZZTIME),30s)
+	go test ./resp -run '^$$' -fuzz FuzzEvalAll -fuzztime $(or $(FUZZTIME),30s)
 
 bench: ## Compare with Traefik's own limiters, on real Traefik and Valkey (about five minutes)
 	scripts/install-e2e.sh
