@@ -30,12 +30,17 @@ type wire struct {
 	out    bytes.Buffer
 	writes int
 	sets   int
+	most   int   // so many writes succeed; 0: all
+	fails  error // of the others
 }
 
 func (w *wire) Read(b []byte) (int, error) { return w.in.Read(b) }
 
 func (w *wire) Write(b []byte) (int, error) {
 	w.writes++
+	if w.most > 0 && w.writes > w.most {
+		return 0, w.fails
+	}
 	return w.out.Write(b)
 }
 

@@ -223,7 +223,8 @@ var batches = []struct {
 	{"two integers in one line", 10, []string{strings.Repeat(":5\r\n", 8) + ":1,2\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
 	{"two integers in the only line", 10, []string{":5\r\n", ":1,2\r\n"}, outcome{1, []int64{5}, nil, ErrProtocol, false}},
 	{"a blank", 10, []string{strings.Repeat(":5\r\n", 8) + ": 1\r\n:5\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
-	{"a line feed alone", 10, []string{strings.Repeat(":5\r\n", 8) + ":1\n:5\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
+	{"a line feed alone", 10, []string{strings.Repeat(":5\r\n", 8) + ":12\n:5\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
+	{"a line feed alone, and nothing else", 1, []string{":12\n"}, outcome{0, nil, nil, ErrProtocol, false}},
 	{"a carriage return too many", 10, []string{strings.Repeat(":5\r\n", 8) + ":1\r\r\n:5\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
 	{"an empty integer", 10, []string{strings.Repeat(":5\r\n", 8) + ":\r\n:5\r\n"}, outcome{8, []int64{5, 5, 5, 5, 5, 5, 5, 5}, nil, ErrProtocol, false}},
 	{"a leading zero", 10, []string{strings.Repeat(":5\r\n", 8) + ":007\r\n:5\r\n"}, outcome{10, []int64{5, 5, 5, 5, 5, 5, 5, 5, 7, 5}, nil, nil, true}},
@@ -386,6 +387,24 @@ func TestEvalAllSendsTheBodyForWhatIsUnknownOnly(t *testing.T) {
 	want := begin + "b\r\n$1\r\n7\r\n" + begin + "d\r\n$1\r\n7\r\n"
 	if sent := w.out.String(); w.writes != 2 || !strings.HasSuffix(sent, want) || strings.Count(sent, "\r\nEVAL\r\n") != 2 {
 		t.Errorf("%d writes: %q", w.writes, sent)
+	}
+}
+
+// A write that fails ends the batch, and the calls whose answer was awaited from it
+// have none.
+func TestEvalAllThatCannotBeWritten(t *testing.T) {
+	for fails, want := range map[error]error{os.ErrDeadlineExceeded: ErrTimeout, io.ErrClosedPipe: ErrLost} {
+		c, w := connInSteps(":1\r\n" + noscript + ":3\r\n-ERR x\r\n" + noscript)
+		w.most, w.fails = 1, fails
+		expected := outcome{answered: 1, counts: []int64{1}, err: want}
+		if got := outcomeOf(c, 5); got.differs(expected) || w.writes != 2 {
+			t.Errorf("%v: got %+v after %d writes, want %+v", fails, got, w.writes, expected)
+		}
+		c, w = connInSteps(":1\r\n")
+		w.writes, w.most, w.fails = 1, 1, fails
+		if got := outcomeOf(c, 1); got.differs(outcome{err: want}) || w.writes != 2 {
+			t.Errorf("%v: got %+v after %d writes", fails, got, w.writes-1)
+		}
 	}
 }
 
