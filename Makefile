@@ -11,10 +11,10 @@ SUM      = $(BIN)/gotestsum --format pkgname --hide-summary skipped --jsonfile $
 LIGHT := ./host/... ./interpreted/... ./k6run/... ./cmd/... ./bench/...
 REAL  := ./lab/... ./real/... ./soak/... ./compose/...
 
-.PHONY: help demo test e2e race lint fuzz bench soak clean
+.PHONY: help demo test e2e race lint fuzz bench bench-decision soak clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Run the reference experiment: two gateways, two replicas, one quota (under a minute)
 	go -C e2e run ./cmd/demo
@@ -50,9 +50,13 @@ fuzz: ## Fuzz the readers of replies for a while each: make fuzz FUZZTIME=10m
 	go test ./resp -run '^$$' -fuzz FuzzReadReply -fuzztime $(or $(FUZZTIME),30s)
 	go test ./resp -run '^$$' -fuzz FuzzEvalAll -fuzztime $(or $(FUZZTIME),30s)
 
-bench: ## Compare with Traefik's own limiters, on real Traefik and Valkey (about five minutes)
+bench: ## Compare with Traefik's own limiters, and measure memory and decisions (about six minutes)
 	scripts/install-e2e.sh
 	go -C e2e run ./bench
+
+bench-decision: ## Measure what a decision takes without the proxying, and where its time goes (half a minute)
+	scripts/install-e2e.sh
+	go -C e2e run ./bench -only decision
 
 soak: ## Run two gateways for long, with reloads and random faults: make soak DURATION=10m
 	scripts/install-e2e.sh

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -109,7 +110,7 @@ func TestEachRouteIsConfigured(t *testing.T) {
 			Middlewares map[string]map[string]any
 		}
 	}
-	if err := yaml.Unmarshal([]byte(configuration(t, "127.0.0.1:1", []string{"http://127.0.0.1:2"})), &got); err != nil {
+	if err := yaml.Unmarshal([]byte(configuration(t, "127.0.0.1:1", []string{"http://127.0.0.1:2"}, time.Hour)), &got); err != nil {
 		t.Fatal(err)
 	}
 	names := map[string]bool{}
@@ -151,6 +152,23 @@ func made() *report {
 		r.results[route.name] = rates(n, n+100, n+200)
 	}
 	r.results["shared-allowed"].scripts = 15300
+	r.rest = &atRest{whole: map[string]quantiles{}}
+	for range 3 {
+		r.rest.rounds = append(r.rest.rounds, map[string]time.Duration{
+			"none": 100 * time.Microsecond, restAgainst: 200 * time.Microsecond, hotRoute: 206 * time.Microsecond,
+		})
+	}
+	for name, median := range r.rest.rounds[0] {
+		r.rest.whole[name] = quantiles{float64(median.Microseconds()), 301, 302, 303}
+	}
+	r.memory = &memory{local: 120.4, shared: 410,
+		after:  []pause{{2500 * time.Microsecond, time.Millisecond}, {7 * time.Millisecond, time.Millisecond}, {6 * time.Millisecond, 1500 * time.Microsecond}},
+		before: []pause{{time.Millisecond, 0}, {time.Millisecond, 0}, {time.Millisecond, 0}},
+	}
+	for i, c := range decisionCases {
+		r.decisions = append(r.decisions, decisions{decisionCase: c, perSecond: 4000, calls: 0.5, mean: 7.25,
+			whole: quantiles{float64(i + 10), 20, 30, 40}, wait: quantiles{1, 2, 3, 4}})
+	}
 	return r
 }
 
@@ -159,14 +177,78 @@ func TestPrintedRatios(t *testing.T) {
 	var out bytes.Buffer
 	made().print(&out)
 	lines := regexp.MustCompile(`(?m)^ratio (\S+) \d+\.\d{3} \d+\.\d{3} \d+\.\d{3}$`).FindAllStringSubmatch(out.String(), -1)
-	if len(lines) != 4 {
-		t.Fatalf("%d ratios\n%s", len(lines), &out)
+	var names []string
+	for _, line := range lines {
+		names = append(names, line[1])
 	}
-	if !strings.Contains(out.String(), "ratio local-allowed 1.476 1.455 1.500\n") {
-		t.Errorf("%s", &out)
+	want := []string{"local-allowed", "shared-allowed", "shared-keys", "local-refused", "shared-refused", "latency-at-rest"}
+	if !slices.Equal(names, want) {
+		t.Fatalf("ratios of %q, want %q\n%s", names, want, &out)
+	}
+	for _, want := range []string{
+		"ratio local-allowed 1.476 1.455 1.500\n  at least 0.93: reached\n",
+		"ratio shared-refused 1.099 1.098 1.100\n  at least 1.7, aim 2: not reached, by 0.601\n",
+		"ratio latency-at-rest 1.030 1.030 1.030\n  at most 1.05: reached\n",
+		"store commands a request shared-allowed 1.000\n  at most 0.25: not reached, by 0.75\n",
+		"bytes a client local 120\n  at most 400: reached\n",
+		"bytes a client shared 410\n  at most 400: not reached, by 10\n",
+		"longest pause ms edge 6.00 2.50 7.00\n  at most 5, the lowest: reached\n",
+		"longest pause ms quiet 1.00 1.00 1.00\n",
+		"longest pause processor-ms edge 1.00 1.00 1.50\n",
+	} {
+		if !strings.Contains(out.String(), "\n"+want) {
+			t.Errorf("it lacks %q:\n%s", want, &out)
+		}
 	}
 	if !regexp.MustCompile(`(?m)^shared-allowed +5100 +5000 +5200 +1\.00 +2\.50 +4\.00 +50 +7 +1\.00 +0\.00$`).Match(out.Bytes()) {
 		t.Errorf("%s", &out)
+	}
+}
+
+// What was not measured is left out.
+func TestPrintedParts(t *testing.T) {
+	t.Parallel()
+	for part, want := range map[string]string{
+		"latency":  "ratio latency-at-rest ",
+		"memory":   "bytes a client local ",
+		"decision": "256 clients, one key   4000 decisions in a second, 0.500 calls each, 7.2 us a call on average\n",
+	} {
+		r := made()
+		one := &report{about: r.about, plan: r.plan}
+		switch part {
+		case "latency":
+			one.rest = r.rest
+		case "memory":
+			one.memory = r.memory
+		case "decision":
+			one.decisions = r.decisions
+		}
+		var out bytes.Buffer
+		one.print(&out)
+		if !strings.Contains(out.String(), want) || strings.Contains(out.String(), "ratio shared-allowed") {
+			t.Errorf("%s: it lacks %q, or has too much:\n%s", part, want, &out)
+		}
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		target target
+		figure float64
+		want   string
+	}{
+		{target{bound: 1}, 1, "reached"},
+		{target{bound: 1}, 0.9996, "not reached, by 0.0004"},
+		{target{bound: 1.5, aim: 2}, 1.75, "reached, the aim not by 0.25"},
+		{target{bound: 1.5, aim: 2}, 2, "reached, and the aim"},
+		{target{most: true, bound: 400}, 400, "reached"},
+		{target{most: true, bound: 400}, 401, "not reached, by 1"},
+		{target{most: true, bound: 5, aim: 2}, 3, "reached, the aim not by 1"},
+	} {
+		if got := tt.target.verdict(tt.figure); got != tt.want {
+			t.Errorf("%v where %s is wanted: %q, want %q", tt.figure, tt.target.wanted(), got, tt.want)
+		}
 	}
 }
 
@@ -175,7 +257,16 @@ func TestMarkdown(t *testing.T) {
 	text := made().markdown()
 	for _, want := range []string{
 		"| mode local | rateLimit, in memory | allowed | **1.48** | 1.45 | 1.50 |\n",
+		"| mode shared | rateLimit, with redis | allowed, many clients | **1.16** | 1.16 | 1.17 |\n",
 		"| Gatequota, mode shared | allowed | 5100 | 5000 to 5200 | 1.00 | 2.50 | 4.00 |\n",
+		"| Bytes of a tracked client, mode shared | at most 400 | **410** | one figure | not reached, by 10 |\n",
+		"requests per second, divided by those of Traefik rateLimit, with redis | at least 1.15, aim 1.25 | **1.244** | 1.238 to 1.250 | reached, the aim not by 0.0061 |\n",
+		"| Gatequota, mode shared | 206 | 301 | 302 | 303 |\n",
+		"| 32 clients | decision | 11 | 20 | 30 | 40 |\n|  | its wait for the connection | 1 | 2 | 3 | 4 |\n",
+		"| 1 client | 4000 | 0.500 | 7.2 |\n",
+		"takes 120 bytes",
+		"| after the edge | 6.00 | 2.50 | 7.00 |\n",
+		strings.TrimSpace(why),
 		"| Gatequota, mode shared | allowed | 50 | 50 | 7 | 7 | 1.00 | 0.00 |\n",
 		"  Nobody else was there.\n",
 		"Medians of 3 rounds.",
@@ -241,7 +332,7 @@ func TestField(t *testing.T) {
 func TestWrongFlagsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"-no-such-flag"}, {"-rounds", "0"}, {"-connections", "0"}, {"-duration", "1500ms"}, {"-duration", "0s"}, {"local"},
+		{"-no-such-flag"}, {"-only", "ratios"}, {"-rounds", "0"}, {"-connections", "0"}, {"-duration", "1500ms"}, {"-duration", "0s"}, {"local"},
 	} {
 		var out, errs bytes.Buffer
 		if got := run(context.Background(), args, &out, &errs); got != 2 || errs.Len() == 0 {

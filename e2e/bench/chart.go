@@ -31,15 +31,18 @@ func (r *report) svg() string {
 	var body strings.Builder
 	draw := func(format string, args ...any) { fmt.Fprintf(&body, format+"\n", args...) }
 	y := 62.0
-	for _, refused := range []bool{false, true} {
-		title := "Every request allowed"
-		if refused {
-			title = "Every request refused"
-		}
-		draw(`<text class="group" x="20" y="%.0f">%s</text>`, y, title)
+	for _, group := range []struct {
+		title string
+		holds func(route) bool
+	}{
+		{"Every request allowed", func(r route) bool { return !r.refused && !r.many }},
+		{fmt.Sprintf("Every request allowed, %d clients in random order", manyKeys), func(r route) bool { return r.many }},
+		{"Every request refused", func(r route) bool { return r.refused }},
+	} {
+		draw(`<text class="group" x="20" y="%.0f">%s</text>`, y, group.title)
 		y += 14
 		for _, route := range routes {
-			if route.refused != refused {
+			if !group.holds(route) {
 				continue
 			}
 			rate := r.results[route.name].of(load.perSecond)

@@ -5,10 +5,11 @@
 //	go run ./bench
 //
 // Every round loads each route once, so that what else the machine does falls on
-// all of them alike: only ratios within one round are worth comparing. It prints
-// what it finds, whatever that is, and writes docs/performance.md and
-// docs/performance.svg. No figure makes it fail; a route that answers otherwise
-// than it should does.
+// all of them alike: only ratios within one round are worth comparing. Then come
+// requests over one connection, the memory of tracked clients, and decisions
+// without a gateway around them. It prints what it finds, whatever that is, beside
+// what was wanted, and writes docs/performance.md and docs/performance.svg. No
+// figure makes it fail; a route that answers otherwise than it should does.
 package main
 
 import (
@@ -39,19 +40,46 @@ type plan struct {
 	rounds      int
 	duration    time.Duration // of one route in one round
 	connections int
+	only        string // the part to measure; empty: all
 	note        string // what else must be known of the machine
 }
 
+// The parts of a report.
+const (
+	partRates    = "rates"    // requests per second of each route
+	partLatency  = "latency"  // of a request over one connection
+	partMemory   = "memory"   // of tracked clients, and the pause when they are dropped
+	partDecision = "decision" // what a decision alone takes, and where
+)
+
+// measures tells whether a part is to be measured.
+func (p plan) measures(part string) bool { return p.only == "" || p.only == part }
+
 // needs returns about how long a plan takes.
 func (p plan) needs() time.Duration {
-	each := p.duration + 100*time.Millisecond
-	return time.Duration(p.rounds*len(routes))*each + time.Duration(len(routes))*warmUp + 10*time.Second
+	sum := 10 * time.Second
+	if p.measures(partRates) {
+		sum += time.Duration(p.rounds*len(routes))*(p.duration+100*time.Millisecond) + time.Duration(len(routes))*warmUpMany
+	}
+	if p.measures(partLatency) {
+		sum += time.Duration((p.rounds+1)*restRequests*len(restRoutes)) * 400 * time.Microsecond
+	}
+	if p.measures(partMemory) {
+		sum += 30*time.Second + time.Duration(min(p.rounds, mostEdges)+2)*8*time.Second
+	}
+	if p.measures(partDecision) {
+		sum += time.Duration(len(decisionCases)) * (p.duration + 2*settleTime)
+	}
+	return sum
 }
 
 const (
-	warmUp = time.Second
-	// clientKey is the API key of all requests.
+	warmUp     = time.Second
+	warmUpMany = 4 * time.Second // in which each of the many clients has its turn
+	// clientKey is the API key of all requests, or what the keys of many begin with.
 	clientKey = "bench"
+	// manyKeys is how many clients send the requests of a route that has many.
+	manyKeys = 10_000
 )
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -61,6 +89,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.IntVar(&p.rounds, "rounds", 7, "how often each route is loaded")
 	flags.DurationVar(&p.duration, "duration", 3*time.Second, "how long each time, in whole seconds")
 	flags.IntVar(&p.connections, "connections", 32, "how many connections wrk keeps busy")
+	flags.StringVar(&p.only, "only", "", "measure one `part` and write no report: rates, latency, memory or decision")
 	flags.StringVar(&p.note, "note", "", "a `sentence` about the machine to write into the report")
 	docs := flags.String("docs", filepath.Join(lab.Root(), "docs"), "the `folder` to write performance.md and performance.svg to; empty writes nothing")
 	profile := flags.String("profile", "", "a `folder` to write profiles of Traefik under load to, after the rounds; empty takes none")
@@ -70,18 +99,30 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return 2
 	}
+	switch p.only {
+	case "":
+	case partRates, partLatency, partMemory, partDecision:
+		*docs = ""
+	default:
+		fmt.Fprintf(stderr, "bench: -only %q: rates, latency, memory or decision\n", p.only)
+		return 2
+	}
 	if flags.NArg() > 0 || p.rounds < 1 || p.connections < 1 || p.duration < time.Second || p.duration%time.Second != 0 {
 		fmt.Fprintln(stderr, "bench: -rounds and -connections must be at least 1, -duration whole seconds, and nothing else is taken")
 		return 2
 	}
-	wrk, err := exec.LookPath("wrk")
-	if err != nil {
-		fmt.Fprintln(stderr, "bench: wrk is not installed; scripts/install-e2e.sh installs it")
-		return 1
+	wrk := ""
+	var err error
+	if p.measures(partRates) {
+		if wrk, err = exec.LookPath("wrk"); err != nil {
+			fmt.Fprintln(stderr, "bench: wrk is not installed; scripts/install-e2e.sh installs it")
+			return 1
+		}
 	}
-
-	// Building Traefik may take long, and only the measuring is bounded.
-	err = lab.Outside(ctx, func(t testing.TB) { lab.TraefikBinary(t) })
+	if p.measures(partRates) || p.measures(partLatency) {
+		// Building Traefik may take long, and only the measuring is bounded.
+		err = lab.Outside(ctx, func(t testing.TB) { lab.TraefikBinary(t) })
+	}
 	if err == nil {
 		bound := p.needs()*3/2 + time.Minute
 		bounded, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("it was not done within %s", bound))
@@ -95,7 +136,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 				write(t, stdout, filepath.Join(*docs, "performance.md"), report.markdown())
 				write(t, stdout, filepath.Join(*docs, "performance.svg"), report.svg())
 			}
-			if *profile != "" {
+			if *profile != "" && b.measures(partRates) {
 				b.profile(t, *profile)
 			}
 		})

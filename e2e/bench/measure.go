@@ -25,10 +25,10 @@ type bench struct {
 	wrk string // the program
 	out io.Writer
 
-	script  string // what wrk is told
-	store   *lab.Store
-	traefik *lab.Traefik
-	about   about
+	one, many string // what wrk is told for one client and for many
+	store     *lab.Store
+	traefik   *lab.Traefik
+	about     about
 }
 
 // about says what was measured, and where.
@@ -38,37 +38,69 @@ type about struct {
 	traefik, valkey, wrk, golang    string
 }
 
+// setUp starts what the parts that are measured need.
 func (b *bench) setUp(t testing.TB) {
-	b.script = filepath.Join(t.TempDir(), "done.lua")
-	if err := os.WriteFile(b.script, []byte(wrkScript), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	b.about = describeMachine(b.wrk)
 	b.store = lab.Valkey(t, lab.StoreOptions{})
-	b.traefik = lab.NewTraefik(t, lab.TraefikOptions{LogLevel: "ERROR"}, configuration(t, b.store.Addr(), lab.NewApp(t, 2).URLs))
-
-	var version struct{ Version string }
-	if err := json.Unmarshal([]byte(b.traefik.Get("/api/version")), &version); err != nil {
-		t.Fatal(err)
-	}
-	b.about.traefik = strings.TrimPrefix(version.Version, "v")
 	info, err := b.store.Client().Info(context.Background(), "server").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.about.valkey = field(info, "valkey_version:")
-	fmt.Fprintf(b.out, "Traefik %s, Valkey %s, wrk %s; %d cores, load average %s\n",
-		b.about.traefik, b.about.valkey, b.about.wrk, b.about.cores, b.about.load)
-	fmt.Fprintf(b.out, "%d rounds of %d routes, %s each, over %d connections: about %s\n",
-		b.rounds, len(routes), b.duration, b.connections, b.needs().Round(time.Second))
+	if b.measures(partRates) || b.measures(partLatency) {
+		b.setUpTraefik(t)
+	}
+	fmt.Fprintf(b.out, "Traefik %s, Valkey %s, wrk %s; %d cores, load average %s; about %s\n",
+		b.about.traefik, b.about.valkey, b.about.wrk, b.about.cores, b.about.load, b.needs().Round(time.Second))
 }
 
-// measure plays all rounds.
+func (b *bench) setUpTraefik(t testing.TB) {
+	folder := t.TempDir()
+	b.one, b.many = filepath.Join(folder, "one.lua"), filepath.Join(folder, "many.lua")
+	for path, script := range map[string]string{b.one: wrkOne + wrkDone, b.many: wrkMany + wrkDone} {
+		if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	window, _ := lab.QuietWindow(time.Now())
+	b.traefik = lab.NewTraefik(t, lab.TraefikOptions{LogLevel: "ERROR"}, configuration(t, b.store.Addr(), lab.NewApp(t, 2).URLs, window))
+	var version struct{ Version string }
+	if err := json.Unmarshal([]byte(b.traefik.Get("/api/version")), &version); err != nil {
+		t.Fatal(err)
+	}
+	b.about.traefik = strings.TrimPrefix(version.Version, "v")
+}
+
+// measure measures all parts that are wanted.
 func (b *bench) measure(t testing.TB) *report {
-	r := &report{about: b.about, plan: b.plan, results: map[string]*result{}}
+	r := &report{about: b.about, plan: b.plan}
+	if b.measures(partRates) {
+		r.results = b.rates(t)
+	}
+	if b.measures(partLatency) {
+		r.rest = b.atRest(t)
+	}
+	if b.measures(partMemory) {
+		r.memory = b.memory(t)
+	}
+	if b.measures(partDecision) {
+		r.decisions = b.decide(t)
+	}
+	return r
+}
+
+// rates loads the routes, round by round.
+func (b *bench) rates(t testing.TB) map[string]*result {
+	fmt.Fprintf(b.out, "%d rounds of %d routes, %s each, over %d connections\n", b.rounds, len(routes), b.duration, b.connections)
+	results := map[string]*result{}
+	counted := map[string]int64{} // requests that the store should know of, by route
 	for _, route := range routes {
-		r.results[route.name] = &result{}
-		b.once(t, route, warmUp)
+		results[route.name] = &result{}
+		seconds := warmUp
+		if route.many {
+			seconds = warmUpMany
+		}
+		counted[route.name] += b.once(t, route, seconds).Requests
 	}
 	for round := range b.rounds {
 		fmt.Fprintf(b.out, "round %d:", round+1)
@@ -80,22 +112,43 @@ func (b *bench) measure(t testing.TB) *report {
 			before := b.work(t)
 			l := b.once(t, route, b.duration)
 			after := b.work(t)
-			result := r.results[route.name]
+			result := results[route.name]
 			l.Gateway = (after.gateway - before.gateway).Microseconds()
 			l.Store = (after.store - before.store).Microseconds()
 			result.loads = append(result.loads, l)
 			result.scripts += after.scripts - before.scripts
 			result.commands += after.commands - before.commands
+			counted[route.name] += l.Requests
 			fmt.Fprintf(b.out, " %s %.0f", route.name, l.perSecond())
 		}
 		fmt.Fprintln(b.out)
 	}
-	return r
+	// A request that the store was too late for is decided faster, by the gateway.
+	for _, route := range routes {
+		if !strings.HasPrefix(route.name, "shared-") || route.refused {
+			continue
+		}
+		inStore := int64(b.store.Sum("rate:" + route.name + "@file:{*"))
+		fmt.Fprintf(b.out, "counted in the store: %s %d of %d\n", route.name, min(inStore, counted[route.name]), counted[route.name])
+		if float64(inStore) < 0.999*float64(counted[route.name]) {
+			t.Fatalf("%s: the store has counted %d of %d requests", route.name, inStore, counted[route.name])
+		}
+	}
+	return results
+}
+
+// load runs wrk against a route.
+func (b *bench) load(r route, duration time.Duration) (load, error) {
+	script := b.one
+	if r.many {
+		script = b.many
+	}
+	return runWrk(context.Background(), b.wrk, script, b.traefik.URL+"/"+r.name, b.connections, duration)
 }
 
 // once loads a route, and fails when it does not answer as it should.
 func (b *bench) once(t testing.TB, r route, duration time.Duration) load {
-	l, err := runWrk(context.Background(), b.wrk, b.script, b.traefik.URL+"/"+r.name, b.connections, duration)
+	l, err := b.load(r, duration)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +204,7 @@ func (b *bench) profile(t testing.TB, folder string) {
 		for _, kind := range []string{"profile", "allocs"} {
 			done := make(chan error, 1)
 			go func() {
-				l, err := runWrk(context.Background(), b.wrk, b.script, b.traefik.URL+"/"+r.name, b.connections, time.Duration(seconds+1)*time.Second)
+				l, err := b.load(r, time.Duration(seconds+1)*time.Second)
 				fmt.Fprintf(b.out, "profiling %s: %.0f requests in a second\n", r.name, l.perSecond())
 				done <- err
 			}()
@@ -196,10 +249,13 @@ func describeMachine(wrk string) about {
 	if kilobytes, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(field(read("/proc/meminfo"), "MemTotal:")), " kB")); err == nil {
 		a.memory = fmt.Sprintf("%d GiB", (kilobytes+1<<19)>>20)
 	}
-	// It says its version and then that it was used wrongly.
-	out, _ := exec.Command(wrk, "-v").CombinedOutput()
-	if words := strings.Fields(string(out)); len(words) > 1 {
-		a.wrk = words[1]
+	a.traefik, a.wrk = "not started", "not used"
+	if wrk != "" {
+		// It says its version and then that it was used wrongly.
+		out, _ := exec.Command(wrk, "-v").CombinedOutput()
+		if words := strings.Fields(string(out)); len(words) > 1 {
+			a.wrk = words[1]
+		}
 	}
 	return a
 }

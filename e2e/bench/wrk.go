@@ -11,10 +11,9 @@ import (
 	"time"
 )
 
-// wrkScript makes wrk end with one line that is easy to read. wrk counts in
+// wrkDone makes wrk end with one line that is easy to read. wrk counts in
 // microseconds, and takes answers of 400 and above for errors.
-const wrkScript = `wrk.headers["X-API-Key"] = "` + clientKey + `"
-function done(summary, latency, requests)
+const wrkDone = `function done(summary, latency, requests)
   local e = summary.errors
   io.write(string.format(
     '\nRESULT {"requests":%d,"microseconds":%d,"refused":%d,"failed":%d,"p50":%d,"p95":%d,"p99":%d}\n',
@@ -22,6 +21,31 @@ function done(summary, latency, requests)
     latency:percentile(50), latency:percentile(95), latency:percentile(99)))
 end
 `
+
+// wrkOne makes all requests those of one client.
+const wrkOne = `wrk.headers["X-API-Key"] = "` + clientKey + `"
+`
+
+// wrkMany makes each request that of another client, until all of them had their
+// turn, in an order that is drawn anew for each run. The requests are written
+// beforehand, so that wrk has no more to do than with one.
+var wrkMany = fmt.Sprintf(`local requests, last, clients = {}, 0, %d
+function init()
+  math.randomseed(os.time())
+  for i = 1, clients do
+    wrk.headers["X-API-Key"] = "`+clientKey+`-" .. i
+    requests[i] = wrk.format()
+  end
+  for i = clients, 2, -1 do
+    local j = math.random(i)
+    requests[i], requests[j] = requests[j], requests[i]
+  end
+end
+function request()
+  last = last %% clients + 1
+  return requests[last]
+end
+`, manyKeys)
 
 // load is what one run of wrk found, and what it cost.
 type load struct {
