@@ -70,6 +70,7 @@ func (r *rules) windowSpan(window int32) (from, to time.Duration) {
 type weather struct {
 	faulty, wiped bool
 	from          time.Duration // when the first fault that reaches into the window began, or the window itself
+	failures      []int         // of each gateway: how often it went over to decide alone
 }
 
 func (r *rules) weather(window int32) weather {
@@ -128,6 +129,7 @@ func judgeWindow(v *verdict, r *rules, log []event) {
 			v.calm++
 		}
 	}
+	w.failures = failures(log, r.gateways)
 	for len(log) > 0 {
 		n := 1
 		for n < len(log) && log[n].client == log[0].client {
@@ -136,6 +138,25 @@ func judgeWindow(v *verdict, r *rules, log []event) {
 		judgeCount(v, r, w, log[:n])
 		log = log[n:]
 	}
+}
+
+// failures returns how often each gateway went over to decide alone, as far as
+// anybody can have noticed.
+func failures(log []event, gateways int) []int {
+	ordered := slices.Clone(log)
+	slices.SortFunc(ordered, func(a, b event) int { return int(a.arrived - b.arrived) })
+	n, alone := make([]int, gateways), make([]bool, gateways)
+	for _, e := range ordered {
+		switch {
+		case !e.shared && !alone[e.gateway]:
+			n[e.gateway]++
+			alone[e.gateway] = true
+		case e.shared && e.allowed:
+			// A refusal comes from memory, whether the store answers or not.
+			alone[e.gateway] = false
+		}
+	}
+	return n
 }
 
 // judgeCount judges one client in one window. The events are in the order of
@@ -159,7 +180,7 @@ func judgeCount(v *verdict, r *rules, w weather, log []event) {
 	}
 	log = telling(log, r.gateways)
 	for g := range r.gateways {
-		judgeGateway(v, r, name, uint8(g), log)
+		judgeGateway(v, r, w, name, uint8(g), log)
 	}
 	extra := allowed - r.limit
 	if extra <= 0 {
@@ -199,8 +220,8 @@ func telling(log []event, gateways int) []event {
 
 // judgeGateway holds each pass of one gateway against what it knew: the count it
 // passes a request with is above every count that it knew before, and what it
-// passes by itself stays within its share of what it knew to be left.
-func judgeGateway(v *verdict, r *rules, name string, gateway uint8, log []event) {
+// passes in one failure by itself stays within its share of what it knew to be left.
+func judgeGateway(v *verdict, r *rules, w weather, name string, gateway uint8, log []event) {
 	for _, e := range log {
 		if e.gateway != gateway || !e.allowed {
 			continue
@@ -213,7 +234,7 @@ func judgeGateway(v *verdict, r *rules, name string, gateway uint8, log []event)
 		if count := r.limit - int(e.remaining); e.shared && count <= known {
 			v.complain("%s: gateway %d passes a request as number %d though it knew of %d", name, gateway+1, count, known)
 		}
-		if share := r.share(stored); !e.shared && alone+1 > share {
+		if share := r.share(stored); !e.shared && w.failures[gateway] < 2 && alone+1 > share {
 			v.complain("%s: gateway %d passes %d requests by itself, its share is %d", name, gateway+1, alone+1, share)
 		}
 	}
@@ -265,7 +286,7 @@ func knownAt(r *rules, gateway uint8, log []event, at time.Duration) (known, sto
 // A gateway never passes more than what the limit leaves of what it knows, so
 // whatever happens the passes are at most those until then and what is left to
 // each. Where the store lost nothing it passed the limit at most, and each gateway
-// its share besides.
+// its share besides at each failure.
 func (r *rules) bound(w weather, log []event) int {
 	if !w.faulty {
 		return 0
@@ -279,7 +300,7 @@ func (r *rules) bound(w weather, log []event) int {
 	for g := range r.gateways {
 		known, stored, _ := knownAt(r, uint8(g), log, w.from)
 		left += r.limit - min(known, r.limit)
-		shares += r.share(min(stored, r.limit))
+		shares += w.failures[g] * r.share(min(stored, r.limit))
 	}
 	bound := before + left - r.limit
 	if !w.wiped {
