@@ -138,6 +138,12 @@ func soak(t testing.TB, s settings) *outcome {
 	wg.Go(func() {
 		o.memory = make([][]uint64, gateways)
 		for pause(ctx, s.duration/31) {
+			// A fault makes many requests wait at once, and so opens connections. They
+			// are the client's, not what the gateway keeps.
+			f.client.CloseIdle()
+			if !pause(ctx, 100*time.Millisecond) {
+				return
+			}
 			for i, tr := range all {
 				o.memory[i] = append(o.memory[i], heap(tr))
 			}
