@@ -49,14 +49,15 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 // ServeHTTP counts the request and hands it to the next handler, with the response
 // writer as it is, or answers in its stead.
 func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	decision, way := limiter.Take(m.limiter, source.Identify(m.criterion, req), time.Now())
-	if way == limiter.Open || way == limiter.Closed {
-		m.serveUncounted(w, req, decision, way)
+	d := &window.Decision{}
+	limiter.Take(m.limiter, source.Identify(m.criterion, req), d)
+	if d.Reset == 0 {
+		m.serveUncounted(w, req, d)
 		return
 	}
-	reply.Write(m.fields, w.Header(), decision.Allowed, decision.Remaining, decision.Reset, way)
-	if !decision.Allowed {
-		reply.Refuse(w, decision.RetryAfter)
+	reply.Write(m.fields, w.Header(), d.Allowed, d.Remaining, d.Reset, d.Way)
+	if !d.Allowed {
+		reply.Refuse(w, d.RetryAfter)
 		return
 	}
 	m.next.ServeHTTP(w, req)
@@ -64,10 +65,10 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // serveUncounted answers a request that the store failed to count, as the operator
 // chose for that.
-func (m *middleware) serveUncounted(w http.ResponseWriter, req *http.Request, decision window.Decision, way string) {
-	reply.WriteUncounted(m.fields, w.Header(), way)
-	if way == limiter.Closed {
-		reply.Unavailable(w, decision.RetryAfter)
+func (m *middleware) serveUncounted(w http.ResponseWriter, req *http.Request, d *window.Decision) {
+	reply.WriteUncounted(m.fields, w.Header(), d.Way)
+	if !d.Allowed {
+		reply.Unavailable(w, d.RetryAfter)
 		return
 	}
 	m.next.ServeHTTP(w, req)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gatequota/gatequota/resp"
+	"github.com/gatequota/gatequota/source"
 	"github.com/gatequota/gatequota/window"
 )
 
@@ -17,7 +18,7 @@ const (
 	maxBatch = 256
 	// maxTries is how often a request is taken again, because the store says that its
 	// window is over, or its clock became known.
-	maxTries = 2
+	maxTries = 4
 )
 
 // A batch is a number of requests that travel to the store together: those that came
@@ -65,130 +66,195 @@ var (
 )
 
 // newBatch begins the next batch of a store. Who calls it holds the ledger's mutex.
-func newBatch(s *store, origin int64, before *batch) *batch {
+func newBatch(s *store, before *batch) *batch {
 	s.ledger.turns++
 	s.batches++
-	b := &batch{store: s, turn: s.ledger.turns, start: time.Now(), origin: origin, done: make(chan struct{})}
+	b := &batch{store: s, turn: s.ledger.turns, start: time.Now(), origin: s.origin, done: make(chan struct{})}
 	if before != nil {
 		b.start = before.start
 		b.tries = before.tries + 1
+	}
+	if !s.kept {
+		startKeeper(s)
 	}
 	s.next = b
 	return b
 }
 
-// addSlot gives a client a place in a batch. Who calls it holds the ledger's mutex.
-func addSlot(b *batch, t *table, f *window.FixedCount) {
+// slotIn returns the place of a client in a batch. Who calls it holds the ledger's
+// mutex.
+func slotIn(b *batch, t *table, f *window.FixedCount) *slot {
+	if f.Turn == b.turn {
+		return b.slots[f.Slot]
+	}
 	t.used = true
 	if f.Key == "" {
 		setKey(t, f)
 	}
 	f.Turn = b.turn
 	f.Slot = len(b.slots)
-	b.slots = append(b.slots, &slot{table: t, count: f})
+	sl := &slot{table: t, count: f}
+	b.slots = append(b.slots, sl)
+	return sl
+}
+
+// A single is a request that finds nobody before it: it asks for itself, and whoever
+// comes meanwhile joins a batch. The turn is its own already.
+type single struct {
+	store   *store
+	start   time.Time
+	answer  int64
+	refusal string
+	err     error
+	head    string // what its key begins with
+}
+
+// askSingle makes one attempt at the count of a single request, and gives the turn on.
+func askSingle(q *single, call string) {
+	defer finishSingle(q)
+	q.answer, q.refusal, q.err = resp.Eval(q.store.conn, q.start.Add(q.store.timeout), fixed, 4, call)
+}
+
+// finishSingle is to a single what finish is to a batch.
+func finishSingle(q *single) {
+	r := recover()
+	if r != nil || q.answer == 0 {
+		singleFailed(q, r)
+	}
+	q.store.turn.Unlock()
+}
+
+func singleFailed(q *single, r interface{}) {
+	if r != nil {
+		q.answer = 0
+		q.err = panicked(r)
+		resp.Drop(q.store.link)
+	}
+	q.store.conn = nil // it may be used up
+	failed(q.store, q.head, q.refusal, q.err)
 }
 
 // setKey encodes the key of a count. Who calls it holds the ledger's mutex.
 func setKey(t *table, f *window.FixedCount) {
-	if f.Key == "" {
-		f.Key = resp.Bulk(t.head + ":{" + hex.EncodeToString([]byte(window.FixedClient(f))) + "}:" + strconv.FormatInt(f.End/t.length-1, 10))
-	}
+	digest := hex.EncodeToString([]byte(source.Digest(window.FixedClient(f))))
+	f.Key = resp.Bulk(t.head + ":{" + digest + "}:" + strconv.FormatInt(f.End/t.length-1, 10))
 }
 
 // lead brings a batch to its end.
 func lead(b *batch) {
 	defer finish(b)
-	b.store.turn.Lock()
+	s := b.store
+	if !s.turn.TryLock() {
+		s.turn.Lock()
+		if healthOf(s) >= away {
+			b.err = errAway
+		} else if time.Since(b.start) > s.timeout/4*3 {
+			b.err = errCrowded
+		}
+	}
 	b.hasTurn = true
-	ask(b)
+	if b.err == nil {
+		ask(b)
+	}
 }
 
 // ask makes one attempt at the counts of a batch, when it is its turn.
 func ask(b *batch) {
 	s := b.store
-	if s.health.Load() >= away {
-		b.err = errAway
-		return
-	}
 	deadline := b.start.Add(s.timeout)
-	conn, err := resp.Connect(s.link, deadline)
-	if err != nil {
-		b.err = err
-		return
-	}
-	at := int64(b.start.Sub(began))
-	if at-conn.Used > int64(restless) {
-		conn, b.err = prepare(b, deadline)
-		if b.err != nil || b.moved {
-			return
-		}
-	}
-	conn.Used = at
-	if time.Since(b.start) > s.timeout/4*3 {
-		b.err = errCrowded
-		return
+	if s.conn == nil || s.rested {
+		prepare(b, deadline)
 	}
 	calls := detach(b)
+	if b.err != nil || b.moved {
+		return
+	}
 	counts := make([]int64, len(calls))
-	answered, refusals, err := resp.EvalAll(conn, deadline, fixed, 4, calls, counts)
-	b.err = err
-	b.whole = err == nil && refusals == nil
+	answered, refusals, err := resp.EvalAll(s.conn, deadline, fixed, 4, calls, counts)
+	if err != nil || refusals != nil {
+		s.conn = nil // it may be used up
+		b.err = err
+	} else {
+		b.whole = true
+	}
 	note(b, counts, answered, refusals)
 }
 
-// prepare sees to it that a connection which was idle, or is new, can be used.
-func prepare(b *batch, deadline time.Time) (*resp.Conn, error) {
+// prepare sees to it that there is a connection and that it can be used. One that was
+// idle may have been closed by the server or by what stands in between, and whoever
+// sends on it learns of that too late.
+func prepare(b *batch, deadline time.Time) {
 	s := b.store
-	conn, err := connectAlive(s, deadline)
-	if err != nil {
-		return nil, err
+	b.err = connectAlive(s, deadline)
+	if b.err == nil && time.Since(b.start) > s.timeout/4*3 {
+		b.err = errCrowded
 	}
 	// Only now is the store's clock known for certain, on a first connection.
-	drift := s.origin.Load() - b.origin
-	b.moved = drift > int64(time.Second) || drift < -int64(time.Second)
-	return conn, nil
+	s.ledger.mu.Lock()
+	drift := s.origin - b.origin
+	s.ledger.mu.Unlock()
+	b.moved = drift > second || drift < -second
 }
 
-// connectAlive returns a connection that is alive. One that was idle may have been
-// closed by the server or by what stands in between, and whoever sends on it learns
-// of that too late. Who calls it has the turn.
-func connectAlive(s *store, deadline time.Time) (*resp.Conn, error) {
-	at := int64(time.Since(began))
-	conn, err := resp.Connect(s.link, deadline)
-	for err == nil && conn.Used != unused && at-conn.Used > int64(restless) && !resp.Alive(conn) {
+// connectAlive opens a connection if there is none that is alive. Who calls it has the
+// turn.
+func connectAlive(s *store, deadline time.Time) error {
+	if s.conn != nil && s.rested && !resp.Alive(s.conn) {
 		resp.Drop(s.link)
-		conn, err = resp.Connect(s.link, deadline)
 	}
-	if err == nil {
-		conn.Used = at
-	}
-	return conn, err
+	s.rested = false
+	var err error
+	s.conn, err = resp.Connect(s.link, deadline)
+	return err
 }
 
 // detach takes a batch from the queue, so that nobody joins it any more, and returns
-// its calls of the script.
+// its calls of the script, unless it is not to be asked for.
 func detach(b *batch) []string {
 	s := b.store
-	unix := (int64(b.start.Sub(began)) + b.origin) / int64(time.Second)
 	s.ledger.mu.Lock()
 	b.locks = true
 	if s.next == b {
 		s.next = nil
 	}
-	b.asked = true
-	calls := make([]string, len(b.slots))
-	for i, sl := range b.slots {
-		f := sl.count
-		t := sl.table
-		if t.tailAt != unix || t.tailEnd != f.End {
-			newTail(t, f.End, unix)
-		}
-		sl.settled = f.Unsettled
-		calls[i] = f.Key + number(sl.requests+f.Unsettled) + number(f.Known-f.Unsettled) + t.tail
+	var calls []string
+	if s.health >= away {
+		b.err = errAway
+	} else if b.err == nil && !b.moved {
+		b.asked = true
+		calls = encode(b)
 	}
 	b.locks = false
 	s.ledger.mu.Unlock()
 	return calls
+}
+
+// encode returns the calls of the script for a batch. Who calls it holds the ledger's
+// mutex.
+func encode(b *batch) []string {
+	calls := make([]string, len(b.slots))
+	unix := (int64(b.start.Sub(began)) + b.origin) / second
+	for i, sl := range b.slots {
+		f := sl.count
+		if f.Unsettled > 0 {
+			sl.settled = window.FixedSettle(f)
+		}
+		calls[i] = encodeOne(sl.table, f, sl.requests+sl.settled, unix)
+	}
+	return calls
+}
+
+// encodeOne returns the call of the script that adds n to a count. Who calls it holds
+// the ledger's mutex.
+func encodeOne(t *table, f *window.FixedCount, n, unix int64) string {
+	if t.tailAt != unix || t.tailEnd != f.End {
+		newTail(t, f.End, unix)
+	}
+	known := f.Known - f.Unsettled
+	if n < 256 && known > 255 {
+		return f.Key + numbers[n] + resp.Bulk(strconv.FormatInt(known, 10)) + t.tail
+	}
+	return f.Key + number(n) + number(known) + t.tail
 }
 
 // newTail encodes the seconds left in the window that ends at end, and its end.
@@ -229,16 +295,22 @@ func note(b *batch, counts []int64, answered int, refusals []string) {
 	mu.Lock()
 	b.locks = true
 	for i, sl := range b.slots {
-		if i >= answered || refusals != nil && refusals[i] != "" {
-			window.FixedLost(sl.count, sl.settled)
-			continue
+		if i < answered && (refusals == nil || refusals[i] == "") {
+			sl.answer = counts[i]
 		}
-		sl.answer = counts[i]
-		if sl.answer > 0 {
-			window.FixedAnswered(sl.count, sl.answer, sl.settled)
+		f := sl.count
+		if sl.answer < 1 {
+			window.FixedLost(f, sl.settled)
+		} else if f.Lost > 0 || f.Unsettled > 0 {
+			window.FixedAnswered(f, sl.answer, sl.settled)
+		} else if f.Known < sl.answer {
+			f.Known = sl.answer // the same, for nearly all
 		}
 	}
 	b.noted = true
+	if b.whole && b.store.health < away {
+		b.store.health = 0
+	}
 	b.locks = false
 	mu.Unlock()
 	if !b.whole {
@@ -262,50 +334,67 @@ func noteRefusal(b *batch, refusals []string) {
 // the store's health, and lets the requests go their ways.
 func finish(b *batch) {
 	r := recover()
-	if r != nil {
-		finishPanicked(b, r)
-	}
-	if !b.whole {
-		finishUnanswered(b)
-	} else if b.store.health.Load() != 0 {
-		answered(b.store)
+	if r != nil || !b.whole {
+		finishBadly(b, r)
 	}
 	if b.hasTurn {
 		b.store.turn.Unlock()
 	}
 	close(b.done)
-	if !b.store.kept.Load() {
-		startKeeper(b.store)
-	}
 }
 
-// finishPanicked puts in order what a panic left behind.
-func finishPanicked(b *batch, r interface{}) {
+// finishBadly puts in order what a failure or a panic left behind.
+func finishBadly(b *batch, r interface{}) {
+	defer survive(b)
+	if r != nil {
+		unlock(b)
+		b.err = panicked(r)
+		b.whole = false
+		// Whatever is under way on the connection has no reader any more.
+		b.store.conn = nil
+		resp.Drop(b.store.link)
+	}
+	if b.asked && !b.noted {
+		note(b, nil, 0, nil)
+	}
+	finishUnanswered(b)
+}
+
+// unlock gives the ledger's mutex back if the leader holds it.
+func unlock(b *batch) {
 	if b.locks {
 		b.locks = false
 		b.store.ledger.mu.Unlock()
 	}
-	b.err = panicked(r)
-	b.whole = false
-	// Whatever is under way on the connection has no reader any more.
-	resp.Drop(b.store.link)
-	if b.asked && !b.noted {
-		note(b, nil, 0, nil)
+}
+
+// survive ends a panic in what was to put in order another: whatever happens, the
+// requests must not wait for ever.
+func survive(b *batch) {
+	if r := recover(); r != nil {
+		unlock(b)
+		dequeue(b)
 	}
 }
 
-// finishUnanswered ends a batch that did not bring all that it was to bring.
-func finishUnanswered(b *batch) {
+// dequeue sees to it that nobody joins a batch any more.
+func dequeue(b *batch) {
 	s := b.store
 	s.ledger.mu.Lock()
 	if s.next == b {
 		s.next = nil
 	}
+	s.ledger.mu.Unlock()
+}
+
+// finishUnanswered ends a batch that did not bring all that it was to bring.
+func finishUnanswered(b *batch) {
+	s := b.store
+	dequeue(b)
 	some := false
 	for _, sl := range b.slots {
 		some = some || sl.answer != 0
 	}
-	s.ledger.mu.Unlock()
 	if b.moved || b.err == errAway {
 		return
 	}

@@ -39,7 +39,7 @@ type taken struct {
 func begin(l *Limiter, client string, now time.Time) chan taken {
 	done := make(chan taken, 1)
 	go func() {
-		d, way := Take(l, client, now)
+		d, way := takeAt(l, client, now)
 		done <- taken{d, way}
 	}()
 	return done
@@ -160,7 +160,7 @@ func TestBatchHoldsBothSidesOfAnEdge(t *testing.T) {
 		t.Errorf("the calls are %+v, want one of 6 for each window", calls[1:])
 	}
 	// What was answered for one window is known of no other.
-	if d, way := Take(l, "client", start.Add(2*time.Minute)); !d.Allowed || d.Remaining != 4 || way != Shared {
+	if d, way := takeAt(l, "client", start.Add(2*time.Minute)); !d.Allowed || d.Remaining != 4 || way != Shared {
 		t.Errorf("%+v by way %s in the window after them, want the first", d, way)
 	}
 }
@@ -185,7 +185,7 @@ func TestLimitsOfOneScopeShareASlot(t *testing.T) {
 	}
 	server.ForgetCommands()
 	for i, l := range []*Limiter{a, b} {
-		if d, way := Take(l, "client", start); d.Allowed || way != Shared {
+		if d, way := takeAt(l, "client", start); d.Allowed || way != Shared {
 			t.Errorf("limiter %d: %+v by way %s, want refused by the known count", i, d, way)
 		}
 	}
@@ -229,7 +229,7 @@ func TestBatchKeepsTheTimeOfItsFirstRequest(t *testing.T) {
 				t.Fatalf("%s: a request waits when its time is over", name)
 			}
 		}
-		if got := l.store.health.Load(); got != 2 {
+		if got := healthOf(l.store); got != 2 {
 			t.Errorf("%s: the health is %d, want 2 for a time-out", name, got)
 		}
 		server.Stop()
@@ -259,6 +259,9 @@ func TestBatchesBehindASilentStoreEndTogether(t *testing.T) {
 			t.Fatal("a request waits for its turn and then again")
 		}
 	}
+	if got := healthOf(l.store); got != 2 {
+		t.Errorf("the health is %d, want 2 for the one time-out", got)
+	}
 }
 
 func TestPanicInABatchIsAStoreFailure(t *testing.T) {
@@ -279,7 +282,7 @@ func TestPanicInABatchIsAStoreFailure(t *testing.T) {
 				t.Errorf("%s: request %d: %+v", mode, i+1, got)
 			}
 		}
-		if got := l.store.health.Load(); got != 1 {
+		if got := healthOf(l.store); got != 1 {
 			t.Errorf("%s: the health is %d, want 1 for one failure", mode, got)
 		}
 		if lines := logged.about("panic: "); mode == Local && len(lines) != 0 {
@@ -334,7 +337,7 @@ func TestRefusalOfOneKeyHurtsThatKeyAlone(t *testing.T) {
 				t.Errorf("round %d: b: %+v, want allowed, local", i, got)
 			}
 		}
-		if got := l.store.health.Load(); got != 0 {
+		if got := healthOf(l.store); got != 0 {
 			t.Fatalf("round %d: the health is %d, want 0", i, got)
 		}
 	}
@@ -362,12 +365,12 @@ func TestFailureCountsOncePerBatch(t *testing.T) {
 			}
 		}
 		server.through()
-		if got := l.store.health.Load(); got != int64(round)+1 {
+		if got := healthOf(l.store); got != int64(round)+1 {
 			t.Errorf("after %d batches the health is %d", round+1, got)
 		}
 	}
-	if way := newcomer(l); way != Shared || l.store.health.Load() != 0 {
-		t.Errorf("after an answer: way %s, health %d; want shared, 0", way, l.store.health.Load())
+	if way := newcomer(l); way != Shared || healthOf(l.store) != 0 {
+		t.Errorf("after an answer: way %s, health %d; want shared, 0", way, healthOf(l.store))
 	}
 }
 
@@ -397,7 +400,7 @@ func TestHalfOpenStoreIsTriedByOneBatch(t *testing.T) {
 	server := fakeStore(t)
 	l := openAlone(t, settings("half-open", server))
 	newcomer(l)
-	l.store.health.Store(away)
+	setHealth(l.store, away)
 	if way := newcomer(l); way != Local {
 		t.Errorf("while it is away: %s, want local", way)
 	}
@@ -411,6 +414,7 @@ func TestHalfOpenStoreIsTriedByOneBatch(t *testing.T) {
 		first := begin(l, "first", start)
 		eventually(t, "the batch that tries the store", func() bool { return scripts(server) == 1 })
 		waiting := join(t, l, start, "a", "b")
+		accepted := server.Accepted()
 		server.CloseConnections()
 		for _, done := range append(waiting, first) {
 			if got := <-done; got.way != Local {
@@ -418,16 +422,19 @@ func TestHalfOpenStoreIsTriedByOneBatch(t *testing.T) {
 			}
 		}
 		server.Resume()
-		if got := l.store.health.Load(); got < away {
+		if got := healthOf(l.store); got < away {
 			t.Errorf("round %d: the health is %d after a batch that failed, want %d", round, got, away)
 		}
 		if got := scripts(server); got != 1 {
 			t.Errorf("round %d: %d calls, want the first alone", round, got)
 		}
+		if got := server.Accepted() - accepted; got != 0 {
+			t.Errorf("round %d: a batch behind it opened a connection to a store that is away", round)
+		}
 	}
 	recovered(l.store)
-	if way := newcomer(l); way != Shared || l.store.health.Load() != 0 {
-		t.Errorf("after a batch that was answered: way %s, health %d; want shared, 0", way, l.store.health.Load())
+	if way := newcomer(l); way != Shared || healthOf(l.store) != 0 {
+		t.Errorf("after a batch that was answered: way %s, health %d; want shared, 0", way, healthOf(l.store))
 	}
 }
 
@@ -439,4 +446,26 @@ func scripts(server *fake) (n int) {
 		}
 	}
 	return n
+}
+
+func TestPanicAfterAPanicKeepsNobodyWaiting(t *testing.T) {
+	server := fakeStore(t)
+	l := openAlone(t, settings("no link", server))
+	link := l.store.link
+	l.store.turn.Lock()
+	l.store.link = nil
+	waiting := join(t, l, start, "a", "b", "a")
+	l.store.turn.Unlock()
+	for _, done := range waiting {
+		select {
+		case got := <-done:
+			if !got.Allowed || got.way != Local {
+				t.Errorf("%+v, want allowed, local", got)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("a request waits for ever")
+		}
+	}
+	l.store.link = link
+	want(t, "after it", begin(l, "b", start), 5, 2)
 }

@@ -41,6 +41,9 @@ func failed(s *store, prefix, refusal string, err error) {
 	}
 	if err == errCrowded {
 		// Others had the connection for long: no sign that the store is ill.
+		s.mu.Lock()
+		s.pushDue = true // for those who do not return
+		s.mu.Unlock()
 		lasting(s, "crowded", "is slow: the turn of some requests came too late; they are decided by onStoreFailure")
 		return
 	}
@@ -52,8 +55,13 @@ func failed(s *store, prefix, refusal string, err error) {
 	now := time.Now()
 	s.mu.Lock()
 	s.pushDue = true
-	before := s.health.Load()
-	s.health.Store(before + weight)
+	s.ledger.mu.Lock()
+	before := s.health
+	s.health += weight
+	if before < away && s.health >= away {
+		s.passed = 0
+	}
+	s.ledger.mu.Unlock()
 	if before >= away || before+weight < away {
 		s.mu.Unlock()
 		return
@@ -66,7 +74,6 @@ func failed(s *store, prefix, refusal string, err error) {
 		s.prefix = prefix
 	}
 	s.wentAway = now
-	s.passed.Store(0)
 	unsteady := s.unsteady
 	s.told = true
 	s.mu.Unlock()
@@ -84,40 +91,48 @@ func failed(s *store, prefix, refusal string, err error) {
 // answered notes a count after failures. A store that is away already comes back
 // by a probe alone, and not by an answer that was under way.
 func answered(s *store) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.health.Load() < away {
-		s.health.Store(0)
+	s.ledger.mu.Lock()
+	if s.health < away {
+		s.health = 0
 	}
+	s.ledger.mu.Unlock()
+}
+
+// healthOf returns the health of a store.
+func healthOf(s *store) int64 {
+	s.ledger.mu.Lock()
+	defer s.ledger.mu.Unlock()
+	return s.health
+}
+
+// passedBy returns how many requests were decided without the store.
+func passedBy(s *store) int64 {
+	s.ledger.mu.Lock()
+	defer s.ledger.mu.Unlock()
+	return s.passed
 }
 
 // recovered notes that a probe was answered. The next batch is let through; one more
 // failure, and the store is away again.
 func recovered(s *store) {
 	now := time.Now()
+	s.ledger.mu.Lock()
+	s.health = away - 1
+	s.ledger.mu.Unlock()
 	s.mu.Lock()
-	s.health.Store(away - 1)
 	s.cameBack = now
 	lasted := now.Sub(s.wentAway)
 	news := s.told || lasted >= stableAfter
 	s.mu.Unlock()
 	if news {
 		log.Printf("gatequota: store %s: answers again after %s; %d further requests were decided without it",
-			s.endpoint, lasted.Round(time.Millisecond), s.passed.Load())
-	}
-}
-
-// passBy notes a request that is decided without asking the store.
-func passBy(s *store) {
-	s.passed.Add(1)
-	if !s.kept.Load() {
-		startKeeper(s)
+			s.endpoint, lasted.Round(time.Millisecond), passedBy(s))
 	}
 }
 
 // untilProbe returns the seconds until the store is tried again, 1 to 5.
-func untilProbe(s *store, now time.Time) int64 {
-	left := time.Duration(s.probeAt.Load() - now.UnixNano())
+func untilProbe(s *store) int64 {
+	left := time.Duration(s.probeAt.Load() - time.Now().UnixNano())
 	if left > longestPause {
 		left = longestPause
 	}

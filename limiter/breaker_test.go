@@ -51,26 +51,26 @@ func TestTimeoutsWeighMoreThanRefusals(t *testing.T) {
 		{[]error{fmt.Errorf("%w: %w", resp.ErrDial, resp.ErrTimeout)}, 2},
 		{[]error{errCrowded, errCrowded, errCrowded}, 0}, // others were in the way
 	} {
-		s.health.Store(0)
+		setHealth(s, 0)
 		for _, err := range c.errs {
 			failed(s, "rate", "", err)
 		}
-		if got := s.health.Load(); got != c.want {
+		if got := healthOf(s); got != c.want {
 			t.Errorf("after %q the health is %d, want %d", c.errs, got, c.want)
 		}
 	}
-	s.health.Store(2)
+	setHealth(s, 2)
 	failed(s, "rate", "NOPERM no permissions to access a key", nil)
-	if got := s.health.Load(); got != 2 {
+	if got := healthOf(s); got != 2 {
 		t.Errorf("after NOPERM for one prefix the health is %d, want 2 as before", got)
 	}
 	answered(s)
-	if got := s.health.Load(); got != 0 {
+	if got := healthOf(s); got != 0 {
 		t.Errorf("after an answer the health is %d, want 0", got)
 	}
-	s.health.Store(away)
+	setHealth(s, away)
 	answered(s)
-	if got := s.health.Load(); got != away {
+	if got := healthOf(s); got != away {
 		t.Errorf("after a late answer of a store that is away the health is %d, want %d: a probe decides", got, away)
 	}
 }
@@ -92,7 +92,7 @@ func TestUnsteadyStoreDoesNotFloodTheLog(t *testing.T) {
 	s.wentAway, s.cameBack = time.Now().Add(-time.Hour), time.Now()
 	s.told = false
 	s.mu.Unlock()
-	s.health.Store(away)
+	setHealth(s, away)
 	recovered(s)
 	if lines := logged.about("answers again after 1h"); len(lines) != 1 {
 		t.Errorf("log %q, want a line for the end of a long outage", lines)

@@ -23,7 +23,9 @@ var began = time.Now()
 
 // storeTime returns the time of the store at now, in unix nanoseconds.
 func storeTime(s *store, now time.Time) int64 {
-	return int64(now.Sub(began)) + s.origin.Load()
+	s.ledger.mu.Lock()
+	defer s.ledger.mu.Unlock()
+	return int64(now.Sub(began)) + s.origin
 }
 
 // readClock asks the store for its time over conn. A user who may not call TIME costs only this: windows then follow our own clock.
@@ -43,7 +45,7 @@ func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, e
 		if word != "NOPERM" && !(word == "ERR" && strings.Contains(strings.ToUpper(reply.Text), "TIME")) {
 			return reply.Text, nil
 		}
-		s.origin.Store(sent.UnixNano() - int64(sent.Sub(began)))
+		setOrigin(s, sent.UnixNano()-int64(sent.Sub(began)))
 		s.mu.Lock()
 		news := !s.clockRefused
 		s.clockRefused = true
@@ -85,7 +87,13 @@ func learnClock(s *store, origin int64, roundTrip time.Duration) {
 	if s.roundTrip < 1 {
 		s.roundTrip = 1
 	}
-	s.origin.Store(origin)
+	setOrigin(s, origin)
+}
+
+func setOrigin(s *store, origin int64) {
+	s.ledger.mu.Lock()
+	s.origin = origin
+	s.ledger.mu.Unlock()
 }
 
 // clockIsWrong notes that the store goes by another time than we believe.

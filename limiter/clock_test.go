@@ -5,11 +5,10 @@ import (
 	"time"
 
 	"github.com/gatequota/gatequota/internal/fakevalkey"
-	"github.com/gatequota/gatequota/resp"
 )
 
 func TestOutlyingClockReadingsAreDiscarded(t *testing.T) {
-	s := &store{}
+	s := newStore(&StoreSettings{}, &ledger{})
 	for i, c := range []struct{ origin, roundTrip, want time.Duration }{
 		{10 * time.Second, time.Millisecond, 10 * time.Second},
 		{11 * time.Second, 500 * time.Millisecond, 10 * time.Second},
@@ -19,7 +18,7 @@ func TestOutlyingClockReadingsAreDiscarded(t *testing.T) {
 		{-time.Hour, time.Microsecond, -time.Hour},                 // the store's clock was set
 	} {
 		learnClock(s, int64(c.origin), c.roundTrip)
-		if got := time.Duration(s.origin.Load()); got != c.want {
+		if got := time.Duration(s.origin); got != c.want {
 			t.Errorf("reading %d: origin %s, want %s", i, got, c.want)
 		}
 	}
@@ -33,11 +32,11 @@ func TestUserWithoutTimeIsToldOnce(t *testing.T) {
 	store.unix.Store(0)
 	l := open(t, settings("no time", store))
 	for i := 0; i < 3; i++ {
-		if d, way := Take(l, "client", start); !d.Allowed || way != Shared || d.Reset != 30 {
+		if d, way := takeAt(l, "client", start); !d.Allowed || way != Shared || d.Reset != 30 {
 			t.Errorf("request %d: %+v by way %s, want allowed in a window of our own clock, shared", i+1, d, way)
 		}
 		store.CloseConnections()
-		resp.Drop(l.store.link)
+		hangUp(l.store)
 	}
 	if lines := logged.about("refuses TIME"); len(lines) != 1 {
 		t.Errorf("log %q, want one line", lines)
@@ -68,7 +67,7 @@ func TestClockIsReadAgainWhenItIsOld(t *testing.T) {
 	if got := reads(); got != 2 {
 		t.Errorf("the clock was read %d times, want once more", got)
 	}
-	if d, way := Take(l, "client", start); way != Shared || d.Remaining != 4 {
+	if d, way := takeAt(l, "client", start); way != Shared || d.Remaining != 4 {
 		t.Errorf("%+v by way %s, want the first in a window of the new time", d, way)
 	}
 }

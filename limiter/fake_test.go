@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gatequota/gatequota/internal/fakevalkey"
+	"github.com/gatequota/gatequota/source"
 	"github.com/gatequota/gatequota/window"
 )
 
@@ -234,7 +235,7 @@ func keyOf(scope, client string, after int64) string {
 }
 
 func keyIn(scope, client string, id int64) string {
-	return "rate:" + scope + ":{" + fmt.Sprintf("%x", client) + "}:" + strconv.FormatInt(id, 10)
+	return "rate:" + scope + ":{" + fmt.Sprintf("%x", source.Digest(client)) + "}:" + strconv.FormatInt(id, 10)
 }
 
 // forget gives a test the state of a gateway that has just started.
@@ -270,7 +271,9 @@ func open(t testing.TB, s *Settings) *Limiter {
 // openAlone is open without a keeper: what a keeper does is up to the test.
 func openAlone(t testing.TB, s *Settings) *Limiter {
 	l := open(t, s)
-	l.store.kept.Store(true)
+	l.ledger.mu.Lock()
+	l.store.kept = true
+	l.ledger.mu.Unlock()
 	return l
 }
 
@@ -278,7 +281,7 @@ func openAlone(t testing.TB, s *Settings) *Limiter {
 func take(l *Limiter, client string, n int, now time.Time) (allowed int, ways map[string]int) {
 	ways = map[string]int{}
 	for i := 0; i < n; i++ {
-		d, way := Take(l, client, now)
+		d, way := takeAt(l, client, now)
 		if d.Allowed {
 			allowed++
 		}
@@ -291,7 +294,7 @@ var newcomers atomic.Int64
 
 // newcomer makes a request of a client that nothing is known of, and returns its way.
 func newcomer(l *Limiter) string {
-	_, way := Take(l, "newcomer "+strconv.FormatInt(newcomers.Add(1), 10), start)
+	_, way := takeAt(l, "newcomer "+strconv.FormatInt(newcomers.Add(1), 10), start)
 	return way
 }
 
@@ -303,4 +306,16 @@ func eventually(t testing.TB, what string, done func() bool) {
 			t.Fatalf("%s: not within 30 s", what)
 		}
 	}
+}
+
+func setHealth(s *store, health int64) {
+	s.ledger.mu.Lock()
+	defer s.ledger.mu.Unlock()
+	s.health = health
+}
+
+func keptOf(s *store) bool {
+	s.ledger.mu.Lock()
+	defer s.ledger.mu.Unlock()
+	return s.kept
 }

@@ -23,8 +23,9 @@ const (
 	// announcedFor how long each is good for. Three may be lost.
 	announceEvery = 5 * time.Second
 	announcedFor  = 15 * time.Second
-	// pushPause is the time between two batches that tell the store what it may have
-	// lost.
+	// pushEvery is the least time between two times that a store is told what it may have
+	// lost, and pushPause that between two batches of it.
+	pushEvery = 5 * time.Second
 	pushPause = 5 * time.Millisecond
 )
 
@@ -60,10 +61,10 @@ return redis.call('ZCARD', KEYS[1])
 
 var announcing = resp.NewScript(AnnounceScript)
 
+// startKeeper begins to keep a store. Who calls it holds the ledger's mutex.
 func startKeeper(s *store) {
-	if s.kept.CompareAndSwap(false, true) {
-		go keep(s)
-	}
+	s.kept = true
+	go keep(s)
 }
 
 // keep does what is to be done for a store beside the requests: it tries the store
@@ -71,18 +72,24 @@ func startKeeper(s *store) {
 // clock, and closes a connection that nobody needs any more.
 func keep(s *store) {
 	defer keeperEnded(s)
-	seen := int64(0)
-	since := time.Now()
+	seen, batches := int64(0), int64(0)
+	since, rest := time.Now(), time.Now()
 	for {
-		if s.health.Load() >= away {
+		if healthOf(s) >= away {
 			probe(s)
 		} else {
 			time.Sleep(rounds)
 			look(s)
 		}
 		s.ledger.mu.Lock()
-		active := s.batches + s.passed.Load()
+		active, asked := s.batches+s.passed, s.batches
 		s.ledger.mu.Unlock()
+		if asked != batches {
+			batches = asked
+			rest = time.Now()
+		} else if time.Since(rest) > restTime-rounds {
+			letRest(s)
+		}
 		if active != seen {
 			seen = active
 			since = time.Now()
@@ -91,12 +98,27 @@ func keep(s *store) {
 			continue
 		}
 		if time.Since(since) > s.idleTime {
-			resp.Drop(s.link)
+			hangUp(s)
 		}
 		if time.Since(since) > s.keeperIdle {
 			return
 		}
 	}
+}
+
+// letRest notes that the connection was idle for long.
+func letRest(s *store) {
+	s.turn.Lock()
+	s.rested = true
+	s.turn.Unlock()
+}
+
+// hangUp closes the connection.
+func hangUp(s *store) {
+	s.turn.Lock()
+	s.conn = nil
+	resp.Drop(s.link)
+	s.turn.Unlock()
 }
 
 // inForce reports whether a configuration in force uses the store.
@@ -111,7 +133,9 @@ func keeperEnded(s *store) {
 	if r := recover(); r != nil {
 		log.Printf("gatequota: store %s: keeping it failed: %v", s.endpoint, panicked(r))
 	}
-	s.kept.Store(false)
+	s.ledger.mu.Lock()
+	s.kept = false
+	s.ledger.mu.Unlock()
 }
 
 // probe waits, and then makes one attempt at a store that is away.
@@ -127,7 +151,7 @@ func probe(s *store) {
 		recovered(s)
 		return
 	}
-	lasting(s, "away", fmt.Sprintf("still away (%s); %d further requests were decided without it", reason(refusal, err), s.passed.Load()))
+	lasting(s, "away", fmt.Sprintf("still away (%s); %d further requests were decided without it", reason(refusal, err), passedBy(s)))
 }
 
 // tryScript runs the real script, under a prefix that has worked or is wanted, on
@@ -143,19 +167,18 @@ func tryScript(s *store) (refusal string, err error) {
 
 // callAside makes one call of a script beside the requests, when it is its turn.
 func callAside(s *store, script *resp.Script, args int, call string) (count int64, refusal string, err error) {
+	deadline := time.Now().Add(s.timeout)
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	deadline := time.Now().Add(s.timeout)
-	conn, err := connectAlive(s, deadline)
+	err = connectAside(s, deadline)
 	if err != nil {
 		return 0, "", err
 	}
-	counts := make([]int64, 1)
-	_, refusals, err := resp.EvalAll(conn, deadline, script, args, []string{call}, counts)
-	if err == nil && refusals != nil {
-		refusal = refusals[0]
+	count, refusal, err = resp.Eval(s.conn, deadline, script, args, call)
+	if err != nil || refusal != "" {
+		s.conn = nil // it may be used up
 	}
-	return counts[0], refusal, err
+	return count, refusal, err
 }
 
 // look makes one round for a store that is not away. It opens no connection.
@@ -165,34 +188,43 @@ func look(s *store) {
 	}
 	now := time.Now()
 	s.mu.Lock()
-	pushes := s.pushDue
+	pushes := s.pushDue && now.Sub(s.pushed) >= pushEvery
 	reads := now.Sub(s.clockRead) >= clockAge
 	announces := len(s.users) > 0 && now.Sub(s.announced) >= announceEvery
 	if announces {
 		s.announced = now
 	}
 	s.mu.Unlock()
-	if pushes {
-		push(s)
-	}
-	if reads {
-		readClockAside(s)
+	// After a step that failed the requests come first.
+	if pushes && !push(s) || reads && !readClockAside(s) {
+		return
 	}
 	if announces {
 		announce(s)
 	}
 }
 
-// readClockAside reads the store's clock anew. Where that fails a request will find
-// out why.
-func readClockAside(s *store) {
+// readClockAside reads the store's clock anew, and reports whether it could.
+func readClockAside(s *store) bool {
+	deadline := time.Now().Add(s.timeout)
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	deadline := time.Now().Add(s.timeout)
-	conn, err := connectAlive(s, deadline)
-	if err == nil {
-		_, _ = readClock(s, conn, deadline)
+	if connectAside(s, deadline) != nil {
+		return false
 	}
+	refusal, err := readClock(s, s.conn, deadline)
+	s.conn = nil // it may be used up
+	return err == nil && refusal == ""
+}
+
+// connectAside has the connection ready for a command beside the requests. The
+// deadline was set before the turn came, so that no batch waits for longer than its
+// own time. Who calls it has the turn.
+func connectAside(s *store, deadline time.Time) error {
+	if time.Until(deadline) < s.timeout/4 {
+		return errCrowded
+	}
+	return connectAlive(s, deadline)
 }
 
 // tablesOf returns the tables that are counted in this store.
@@ -224,7 +256,7 @@ func announce(s *store) {
 		}
 		if refusal != "" {
 			once(s, "announce", fmt.Sprintf("refuses to be told of this gateway (%s): how many share a limit while it is away is not learnt; fallback.gateways can say it", reason(refusal, nil)))
-			return
+			continue
 		}
 		s.ledger.mu.Lock()
 		t.gateways = count
@@ -234,15 +266,16 @@ func announce(s *store) {
 
 // push tells the store what this gateway knows of all its clients, and settles what
 // passed without it: after a failure the store may have lost counts, and who would
-// bring them back may never return here.
-func push(s *store) {
+// bring them back may never return here. It reports whether all went well.
+func push(s *store) bool {
 	s.mu.Lock()
 	s.pushDue = false
+	s.pushed = time.Now()
 	s.mu.Unlock()
 	for _, t := range tablesOf(s) {
 		next := 0
 		for next >= 0 {
-			b := &batch{store: s, start: time.Now(), origin: s.origin.Load(), done: make(chan struct{})}
+			b := &batch{store: s, start: time.Now(), done: make(chan struct{})}
 			next = fillPart(b, t, next)
 			if len(b.slots) == 0 {
 				continue
@@ -252,12 +285,13 @@ func push(s *store) {
 				s.mu.Lock()
 				s.pushDue = true
 				s.mu.Unlock()
-				return
+				return false
 			}
 			// Meanwhile the requests have the connection.
 			time.Sleep(pushPause)
 		}
 	}
+	return true
 }
 
 // fillPart puts a part of a table's counts into a batch, for the store to be told,
@@ -265,11 +299,14 @@ func push(s *store) {
 func fillPart(b *batch, t *table, next int) int {
 	b.store.ledger.mu.Lock()
 	defer b.store.ledger.mu.Unlock()
-	unix := storeTime(b.store, b.start) / int64(time.Second)
+	b.origin = b.store.origin
+	unix := (int64(b.start.Sub(began)) + b.origin) / second
 	part, after := window.FixedPart(t.counts, unix, maxBatch, next)
 	for _, f := range part {
 		if f.Known > 0 {
-			setKey(t, f)
+			if f.Key == "" {
+				setKey(t, f)
+			}
 			b.slots = append(b.slots, &slot{table: t, count: f})
 		}
 	}

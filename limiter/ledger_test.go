@@ -6,14 +6,12 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/gatequota/gatequota/resp"
 )
 
 // cutOff makes the store unreachable, before anybody writes to it.
 func cutOff(server *fake, l *Limiter) {
 	server.Stop()
-	resp.Drop(l.store.link)
+	hangUp(l.store)
 }
 
 // comeBack brings a store back as its keeper does.
@@ -150,7 +148,7 @@ func TestWhatBelongsToAFinishedWindowIsDropped(t *testing.T) {
 	passes(t, "meanwhile", l, 10, Local)
 	server.unix.Store(start.Unix() + 60)
 	comeBack(t, server, l)
-	if d, way := Take(l, "client", start.Add(time.Minute)); d.Remaining != 99 || way != Shared {
+	if d, way := takeAt(l, "client", start.Add(time.Minute)); d.Remaining != 99 || way != Shared {
 		t.Errorf("%+v by way %s, want the first of a window, shared", d, way)
 	}
 	called(t, "in the next window", server, 1, 0)
@@ -185,6 +183,14 @@ func (f *fake) hour(client string) int64 {
 	return f.Count(keyIn("ledger", client, start.Unix()/3600))
 }
 
+// pushed lets a keeper look after a store that it told nothing lately.
+func pushed(l *Limiter) {
+	l.store.mu.Lock()
+	l.store.pushed = time.Time{}
+	l.store.mu.Unlock()
+	look(l.store)
+}
+
 func client(i int) string {
 	return "client " + strconv.Itoa(i)
 }
@@ -195,9 +201,14 @@ func TestPushTellsTheStoreWhatItLost(t *testing.T) {
 	for i := 0; i < clients; i++ {
 		take(l, client(i), 1+i%3, time.Now())
 	}
-	look(l.store)
-	if got := server.since(); len(got) != clients/3*6 {
-		t.Errorf("%d calls, want %d: there is nothing to push before a failure", len(got), clients/3*6)
+	// A new connection may lead to another store, or to one that lost what it knew.
+	pushed(l)
+	if got := server.since(); len(got) != clients/3*6+clients {
+		t.Errorf("%d calls, want %d: one for each request, and a push on a new connection", len(got), clients/3*6+clients)
+	}
+	pushed(l)
+	if got := server.since(); len(got) != 0 {
+		t.Errorf("%d calls, want none: there is nothing to push before a failure", len(got))
 	}
 	cutOff(server, l)
 	server.Flush()
@@ -206,39 +217,39 @@ func TestPushTellsTheStoreWhatItLost(t *testing.T) {
 	}
 	comeBack(t, server, l)
 	server.since()
-	look(l.store)
-	pushed := map[string]call{}
+	pushed(l)
+	told := map[string]call{}
 	calls := server.since()
 	for _, c := range calls {
-		pushed[c.key] = c
+		told[c.key] = c
 	}
-	if len(calls) != clients || len(pushed) != clients {
-		t.Errorf("%d counts of %d clients were pushed, want %d", len(calls), len(pushed), clients)
+	if len(calls) != clients || len(told) != clients {
+		t.Errorf("%d counts of %d clients were pushed, want %d", len(calls), len(told), clients)
 	}
 	for i := 0; i < clients; i++ {
 		n, known := int64(0), int64(1+i%3)
 		if i < 10 {
 			n = 2
 		}
-		if c := pushed[keyIn("ledger", client(i), start.Unix()/3600)]; c.n != n || c.known != known || c.end != (start.Unix()/3600+1)*3600 || c.left < 1000 || c.left > 1200 {
+		if c := told[keyIn("ledger", client(i), start.Unix()/3600)]; c.n != n || c.known != known || c.end != (start.Unix()/3600+1)*3600 || c.left < 1000 || c.left > 1200 {
 			t.Errorf("%s is pushed with %+v, want %d, and %d known", client(i), c, n, known)
 		}
 		if got := server.hour(client(i)); got != known+n {
 			t.Errorf("the store counts %d of %s, want %d", got, client(i), known+n)
 		}
 	}
-	look(l.store)
+	pushed(l)
 	if got := server.since(); len(got) != 0 {
 		t.Errorf("%d counts were pushed once more", len(got))
 	}
-	if d, way := Take(l, client(0), time.Now()); d.Remaining != 96 || way != Shared {
+	if d, way := takeAt(l, client(0), time.Now()); d.Remaining != 96 || way != Shared {
 		t.Errorf("after the push: %+v by way %s, want the fourth, shared", d, way)
 	}
 	called(t, "after the push", server, 1, 3)
 	// Whoever comes by another gateway finds its count.
 	forget()
 	another := ledgerOf(t, server, func(s *Settings) { s.Window = 3600 })
-	if d, way := Take(another, client(2), time.Now()); d.Remaining != 94 || way != Shared {
+	if d, way := takeAt(another, client(2), time.Now()); d.Remaining != 94 || way != Shared {
 		t.Errorf("at another gateway: %+v by way %s, want the sixth, shared", d, way)
 	}
 }
@@ -255,7 +266,7 @@ func TestPushGoesInParts(t *testing.T) {
 	server.Pause()
 	done := make(chan bool)
 	go func() {
-		look(l.store)
+		pushed(l)
 		close(done)
 	}()
 	eventually(t, "the first part", func() bool { return scripts(server) == 1 })
@@ -288,7 +299,7 @@ func TestPushThatFailsIsDueAgain(t *testing.T) {
 	server.Flush()
 	comeBack(t, server, l)
 	server.breakCall(uncounted, 270)
-	look(l.store)
+	pushed(l)
 	server.through()
 	sum := int64(0)
 	for i := 0; i < 300; i++ {
@@ -297,7 +308,7 @@ func TestPushThatFailsIsDueAgain(t *testing.T) {
 	if sum < 256 || sum >= 303 {
 		t.Errorf("the store counts %d after half a push, want at least 256 and less than all 303", sum)
 	}
-	look(l.store)
+	pushed(l)
 	for i := 0; i < 300; i++ {
 		expected := int64(1)
 		if i == 0 {
@@ -318,7 +329,7 @@ func TestOneFailureMakesAPushDue(t *testing.T) {
 	server.through()
 	server.Flush()
 	take(l, "other", 1, time.Now())
-	look(l.store)
+	pushed(l)
 	if got := server.hour("client"); got != 7 {
 		t.Errorf("the store counts %d, want the 7 that it lost", got)
 	}
@@ -350,7 +361,7 @@ func TestShareWhileTheStoreIsAway(t *testing.T) {
 		cutOff(server, l)
 		passed := int64(0)
 		for i := int64(0); i < 80; i++ {
-			d, way := Take(l, "client", start)
+			d, way := takeAt(l, "client", start)
 			if i == 0 && c.passed > 0 && (d.Remaining != c.remain || d.Reset != 30) {
 				t.Errorf("%s: %+v, want %d remaining", c.name, d, c.remain)
 			}
@@ -419,9 +430,68 @@ func TestUserWhoMayNotAnnounceIsToldOnce(t *testing.T) {
 	if len(lines) != 1 || !strings.Contains(lines[0], "ZADD") || !strings.Contains(lines[0], "fallback.gateways") {
 		t.Errorf("log %q, want one line", lines)
 	}
-	if way := newcomer(l); way != Shared || l.store.health.Load() != 0 {
-		t.Errorf("way %s, health %d, want shared, 0", way, l.store.health.Load())
+	if way := newcomer(l); way != Shared || healthOf(l.store) != 0 {
+		t.Errorf("way %s, health %d, want shared, 0", way, healthOf(l.store))
 	}
 	cutOff(server, l)
 	passes(t, "alone", l, 100, Local)
+}
+
+// Middlewares with other time-outs or users have connections of their own, but count
+// in one table.
+func TestPassesAreAddedOnceOverTwoConnections(t *testing.T) {
+	server := fakeStore(t)
+	a := ledgerOf(t, server, nil)
+	b := ledgerOf(t, server, func(s *Settings) { s.Store.Timeout = 2 * time.Minute })
+	if a.store == b.store || a.table != b.table {
+		t.Fatal("they do not share their table alone")
+	}
+	newcomer(a)
+	newcomer(b)
+	setHealth(a.store, away)
+	passes(t, "meanwhile", a, 5, Local)
+	recovered(a.store)
+	server.since()
+	server.ForgetCommands()
+	server.Pause()
+	first := begin(a, "client", start)
+	eventually(t, "the one call", func() bool { return scripts(server) == 1 })
+	second := begin(b, "client", start)
+	eventually(t, "the other call", func() bool { return scripts(server) == 2 })
+	server.Resume()
+	<-first
+	<-second
+	want(t, "after them", begin(a, "client", start), 100, 8)
+	want(t, "and then", begin(b, "client", start), 100, 9)
+	if got := server.countOf("ledger", "client", 0); got != 9 {
+		t.Errorf("the store counts %d, want the 9 that passed", got)
+	}
+}
+
+// And in one batch.
+func TestPassesAreAddedOnceWhereQueuesInterleave(t *testing.T) {
+	server := fakeStore(t)
+	a := ledgerOf(t, server, nil)
+	b := ledgerOf(t, server, func(s *Settings) { s.Store.Timeout = 2 * time.Minute })
+	newcomer(a)
+	newcomer(b)
+	setHealth(a.store, away)
+	passes(t, "meanwhile", a, 5, Local)
+	recovered(a.store)
+	a.store.turn.Lock()
+	b.store.turn.Lock()
+	waiting := join(t, a, start, "client")
+	waiting = append(waiting, join(t, b, start, "client")...)
+	waiting = append(waiting, join(t, a, start, "client")...)
+	waiting = append(waiting, join(t, b, start, "client")...)
+	a.store.turn.Unlock()
+	<-waiting[0]
+	<-waiting[2]
+	b.store.turn.Unlock()
+	<-waiting[1]
+	<-waiting[3]
+	want(t, "after them", begin(a, "client", start), 100, 10)
+	if got := server.countOf("ledger", "client", 0); got != 10 {
+		t.Errorf("the store counts %d, want the 10 that passed", got)
+	}
 }

@@ -26,6 +26,9 @@ const (
 	Closed = "closed"
 )
 
+// second is one in nanoseconds.
+const second = int64(time.Second)
+
 // Settings are what one middleware asks for. They are checked elsewhere; New
 // trusts them.
 type Settings struct {
@@ -69,12 +72,13 @@ type StoreSettings struct {
 // Limiter holds clients to one limit. It has no state of its own, so that
 // throwing it away at a reload loses nothing.
 type Limiter struct {
-	limit          int64
-	onStoreFailure string
-	fallback       window.FixedShare // Gateways is 0 where their number is learnt
-	store          *store            // nil: counted in memory alone
-	ledger         *ledger
-	table          *table
+	limit            int64
+	onStoreFailure   string
+	fallbackLimit    int64  // 0: fallbackGateways says it
+	fallbackGateways int64  // 0: as many as are learnt
+	store            *store // nil: counted in memory alone
+	ledger           *ledger
+	table            *table
 }
 
 // New returns a limiter. It opens no connection. While the context is not done this
@@ -82,9 +86,10 @@ type Limiter struct {
 // once a request was counted there.
 func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 	l := &Limiter{
-		limit:          s.Limit,
-		onStoreFailure: s.OnStoreFailure,
-		fallback:       window.FixedShare{Limit: s.FallbackLimit, Gateways: s.FallbackGateways},
+		limit:            s.Limit,
+		onStoreFailure:   s.OnStoreFailure,
+		fallbackLimit:    s.FallbackLimit,
+		fallbackGateways: s.FallbackGateways,
 	}
 	if s.Store == nil {
 		l.ledger = openLedger("local " + s.Scope + " " + strconv.FormatInt(s.Window, 10))
@@ -99,134 +104,229 @@ func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 	return l
 }
 
-// Take counts one request of a client at a time and decides it. It waits for
-// the store as long as its Timeout at most. The client is an identity of
-// constant size, in bytes. The way is Shared or Local where the request was
-// counted; for Open and Closed the decision says no more than Allowed and
-// RetryAfter.
+// Take counts one request of a client now and decides it: it fills in d, which is
+// zero. It waits for the store as long as its Timeout at most. The client is an
+// identity as of source.Identify. The way is Shared or Local where the request was
+// counted; for Open and Closed the decision says no more than Allowed and RetryAfter.
 //
 // An interpreter makes each call pay for all variables of the function, those of
 // branches not taken too; so the ways are functions of their own.
-func Take(l *Limiter, client string, now time.Time) (window.Decision, string) {
+func Take(l *Limiter, client string, d *window.Decision) {
+	at := int64(time.Since(began))
 	if l.store != nil {
-		return takeCounted(l, client, now, nil)
+		takeCounted(l, client, at, nil, d)
+		return
 	}
-	l.ledger.mu.Lock()
-	l.table.used = true
-	decision := window.FixedTake(l.table.counts, client, now.Unix(), l.limit)
-	l.ledger.mu.Unlock()
-	return decision, Local
+	takeLocal(l, client, at, d)
+}
+
+// takeLocal decides by the count in this gateway's memory. at is the time since began.
+func takeLocal(l *Limiter, client string, at int64, d *window.Decision) {
+	t := l.table
+	t.ledger.mu.Lock()
+	t.used = true
+	window.FixedTake(t.counts, client, (at+t.origin)/second, l.limit, d)
+	t.ledger.mu.Unlock()
+	d.Way = Local
 }
 
 // takeCounted decides by the store's count, if it has to and can. The first request
-// of a batch leads it, the others wait until it is answered. before is the batch in
-// which this request was taken in vain, if it was; its deadline is kept.
+// of a batch leads it, the others wait until it is answered. at is the time since
+// began; before is the batch in which this request was taken in vain, if it was, whose
+// deadline is kept.
 //
 // A client whose count is known to have reached the limit is refused without the
 // store, since a count never falls within its window. So whoever is over its limit
 // costs the store nothing.
-func takeCounted(l *Limiter, client string, now time.Time, before *batch) (window.Decision, string) {
+func takeCounted(l *Limiter, client string, at int64, before *batch, d *window.Decision) {
 	s := l.store
-	if s.health.Load() >= away {
-		passBy(s)
-		return takeAlone(l, client, now, false)
+	s.ledger.mu.Lock()
+	if s.health >= away {
+		takeAway(l, client, at, d)
+		return
 	}
-	origin := s.origin.Load()
-	unix := (int64(now.Sub(began)) + origin) / int64(time.Second)
-	l.ledger.mu.Lock()
+	unix := (at + s.origin) / second
 	f := window.FixedFind(l.table.counts, client, unix)
 	if f.Known >= l.limit {
-		return refuseKnown(l, f, unix)
+		refuseKnown(l, f, unix, d)
+		return
 	}
 	b := s.next
-	leads := b == nil || before != nil && b.start.After(before.start)
-	if leads {
-		b = newBatch(s, origin, before)
+	if b == nil || before != nil {
+		takeIdle(l, f, at, unix, before, d)
+		return
 	}
-	if f.Turn != b.turn {
-		if len(b.slots) == maxBatch {
-			b = newBatch(s, origin, before)
-			leads = true
-		}
-		addSlot(b, l.table, f)
+	if b.turn != f.Turn {
+		takeFirst(l, f, at, unix, before, d)
+		return
 	}
 	sl := b.slots[f.Slot]
 	sl.requests++
 	place := sl.requests
-	l.ledger.mu.Unlock()
+	s.ledger.mu.Unlock()
+	<-b.done
+	if sl.answer < 1 {
+		takeUnanswered(l, at, b, sl, d)
+		return
+	}
+	// The requests of the slot were counted together, and share the count in the
+	// order in which they came.
+	decide(l, f, sl.answer-sl.requests+place, unix, d)
+}
+
+// takeIdle is takeCounted where there is no batch to join. Who calls it holds the
+// ledger's mutex.
+func takeIdle(l *Limiter, f *window.FixedCount, at, unix int64, before *batch, d *window.Decision) {
+	s := l.store
+	if before == nil && f.Unsettled == 0 && s.turn.TryLock() {
+		if s.conn != nil && !s.rested {
+			takeSingle(l, f, at, unix, d)
+			return
+		}
+		s.turn.Unlock()
+	}
+	takeFirst(l, f, at, unix, before, d)
+}
+
+// takeFirst is takeCounted for the first request of a client in a batch, or of all.
+// Who calls it holds the ledger's mutex.
+func takeFirst(l *Limiter, f *window.FixedCount, at, unix int64, before *batch, d *window.Decision) {
+	s := l.store
+	b := s.next
+	leads := b == nil || len(b.slots) == maxBatch || before != nil && b.start.After(before.start)
+	if leads {
+		b = newBatch(s, before)
+	}
+	sl := slotIn(b, l.table, f)
+	sl.requests++
+	place := sl.requests
+	s.ledger.mu.Unlock()
 	if leads {
 		lead(b)
 	} else {
 		<-b.done
 	}
 	if sl.answer < 1 {
-		return takeUnanswered(l, client, now, b, sl)
+		takeUnanswered(l, at, b, sl, d)
+		return
 	}
-	// The requests of the slot were counted together, and share the count in the
-	// order in which they came.
-	count := sl.answer - sl.requests + place
-	left := f.End - unix
+	decide(l, f, sl.answer-sl.requests+place, unix, d)
+}
+
+// takeSingle is takeFirst for a request that finds the connection free. Who calls it
+// holds the ledger's mutex and the turn, which it gives back.
+func takeSingle(l *Limiter, f *window.FixedCount, at, unix int64, d *window.Decision) {
+	s := l.store
+	t := l.table
+	t.used = true
+	s.batches++
+	if !s.kept {
+		startKeeper(s)
+	}
+	if f.Key == "" {
+		setKey(t, f)
+	}
+	call := encodeOne(t, f, 1, unix)
+	s.ledger.mu.Unlock()
+	q := &single{store: s, start: time.Now(), head: t.head}
+	askSingle(q, call)
+	if q.answer < 1 {
+		takeUnanswered(l, at, &batch{start: q.start, origin: unix*second - at, asked: true}, &slot{count: f, answer: q.answer}, d)
+		return
+	}
+	s.ledger.mu.Lock()
+	if s.health > 0 && s.health < away {
+		s.health = 0
+	}
+	if f.Lost > 0 || f.Unsettled > 0 {
+		window.FixedAnswered(f, q.answer, 0)
+	} else if f.Known < q.answer {
+		f.Known = q.answer // the same, for nearly all
+	}
+	s.ledger.mu.Unlock()
+	decide(l, f, q.answer, unix, d)
+}
+
+// decide judges a request by the store's count with it.
+func decide(l *Limiter, f *window.FixedCount, count, unix int64, d *window.Decision) {
+	d.Way = Shared
+	d.Reset = f.End - unix
 	if count > l.limit {
-		return window.Decision{Reset: left, RetryAfter: left}, Shared
+		d.RetryAfter = d.Reset
+		return
 	}
-	return window.Decision{Allowed: true, Remaining: l.limit - count, Reset: left}, Shared
+	d.Allowed = true
+	d.Remaining = l.limit - count
 }
 
 // refuseKnown refuses a client by a count that is known. The way is Local where a
-// part of it comes from this gateway alone. Who calls it holds the ledger's mutex, and
-// does no more after it.
-func refuseKnown(l *Limiter, f *window.FixedCount, unix int64) (window.Decision, string) {
-	way := Shared
+// part of it comes from this gateway alone. Who calls it holds the ledger's mutex,
+// which it gives back.
+func refuseKnown(l *Limiter, f *window.FixedCount, unix int64, d *window.Decision) {
+	d.Way = Shared
 	if f.Lost+f.Unsettled > 0 {
-		way = Local
+		d.Way = Local
 	}
-	left := f.End - unix
+	d.Reset = f.End - unix
+	d.RetryAfter = d.Reset
 	l.table.used = true
 	l.ledger.mu.Unlock()
-	return window.Decision{Reset: left, RetryAfter: left}, way
 }
 
 // takeUnanswered decides a request to which its batch brought no count. It is taken
 // again where the store did surely not count it, and would now.
-func takeUnanswered(l *Limiter, client string, now time.Time, b *batch, sl *slot) (window.Decision, string) {
+func takeUnanswered(l *Limiter, at int64, b *batch, sl *slot, d *window.Decision) {
+	client := window.FixedClient(sl.count)
 	waited := time.Since(b.start)
 	over := sl.answer == window.FixedOver
 	if (over || b.moved) && b.tries < maxTries && waited < l.store.timeout/2 {
 		if over {
 			// It belongs to the next window.
-			left := sl.count.End - (int64(now.Sub(began))+b.origin)/int64(time.Second)
-			now = now.Add(time.Duration(left) * time.Second)
+			at = sl.count.End*second - b.origin
 		}
-		return takeCounted(l, client, now, b)
+		takeCounted(l, client, at, b, d)
+		return
 	}
 	if over {
 		clockIsWrong(l.store)
 	}
 	// The wait may have been longer than a window: what counts is when it ended.
-	return takeAlone(l, client, now.Add(waited), b.asked && !over)
+	l.ledger.mu.Lock()
+	takeAlone(l, client, at+int64(waited), b.asked && !over, d)
+}
+
+// takeAway decides a request while the store is away. Who calls it holds the ledger's
+// mutex, which it gives back.
+func takeAway(l *Limiter, client string, at int64, d *window.Decision) {
+	s := l.store
+	s.passed++
+	if !s.kept {
+		startKeeper(s)
+	}
+	takeAlone(l, client, at, false, d)
 }
 
 // takeAlone decides without the store, as the operator chose. asked says that the
-// store may have counted the request.
-func takeAlone(l *Limiter, client string, now time.Time, asked bool) (window.Decision, string) {
-	switch l.onStoreFailure {
-	case Open:
-		return window.Decision{Allowed: true}, Open
-	case Closed:
-		return window.Decision{RetryAfter: untilProbe(l.store, now)}, Closed
-	}
-	unix := storeTime(l.store, now) / int64(time.Second)
-	share := l.fallback
-	t := l.table
-	l.ledger.mu.Lock()
-	t.used = true
-	if share.Gateways == 0 {
-		share.Gateways = t.gateways
-		if share.Gateways == 0 {
-			share.Gateways = 1
+// store may have counted the request. Who calls it holds the ledger's mutex, which it
+// gives back.
+func takeAlone(l *Limiter, client string, at int64, asked bool, d *window.Decision) {
+	d.Way = l.onStoreFailure
+	if d.Way != Local {
+		l.ledger.mu.Unlock()
+		if d.Way == Open {
+			d.Allowed = true
+		} else {
+			d.RetryAfter = untilProbe(l.store)
 		}
+		return
 	}
-	decision := window.FixedAlone(window.FixedFind(t.counts, client, unix), unix, l.limit, share, asked)
+	t := l.table
+	t.used = true
+	unix := (at + l.store.origin) / second
+	gateways := l.fallbackGateways
+	if gateways == 0 {
+		gateways = t.gateways
+	}
+	window.FixedAlone(window.FixedFind(t.counts, client, unix), unix, l.limit, l.fallbackLimit, gateways, asked, d)
 	l.ledger.mu.Unlock()
-	return decision, Local
 }

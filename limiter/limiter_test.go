@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"fmt"
 	"math/rand"
 	"reflect"
 	"strconv"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatequota/gatequota/resp"
 	"github.com/gatequota/gatequota/window"
 )
 
@@ -22,7 +20,7 @@ func TestTwoLimitersShareTheCountOfTheStore(t *testing.T) {
 		if i%2 == 1 {
 			l = b
 		}
-		d, way := Take(l, "client", start)
+		d, way := takeAt(l, "client", start)
 		want := window.Decision{Reset: 30, RetryAfter: 30}
 		if i < 5 {
 			want = window.Decision{Allowed: true, Remaining: int64(4 - i), Reset: 30}
@@ -34,7 +32,7 @@ func TestTwoLimitersShareTheCountOfTheStore(t *testing.T) {
 	if a.table != b.table || a.store != b.store {
 		t.Error("the limiters of one scope have tables or stores of their own")
 	}
-	key := "rate:two:{" + fmt.Sprintf("%x", "client") + "}:29408320"
+	key := keyOf("two", "client", 0)
 	if got := store.Count(key); got != 5 {
 		t.Errorf("the count under %s is %d, want 5, since refusals need no store; keys: %q", key, got, store.Keys())
 	}
@@ -47,8 +45,8 @@ func TestWindowsFollowTheStoresClock(t *testing.T) {
 	store := fakeStore(t)
 	store.SetTime(time.Now().Add(time.Hour))
 	l := open(t, settings("clock", store))
-	d, way := Take(l, "client", start)
-	if want := []string{"rate:clock:{" + fmt.Sprintf("%x", "client") + "}:29408380"}; !reflect.DeepEqual(store.Keys(), want) {
+	d, way := takeAt(l, "client", start)
+	if want := []string{keyOf("clock", "client", 60)}; !reflect.DeepEqual(store.Keys(), want) {
 		t.Errorf("keys %q, want %q, an hour on from the first request's window", store.Keys(), want)
 	}
 	if d.Reset != 30 || way != Shared {
@@ -61,7 +59,7 @@ func TestRequestOfAnEndedWindowCountsInTheNext(t *testing.T) {
 	l := open(t, settings("edge", store))
 	// By the store's clock the window ended while the request was on its way.
 	store.unix.Store(start.Unix() + 30)
-	d, way := Take(l, "client", start)
+	d, way := takeAt(l, "client", start)
 	if !d.Allowed || d.Remaining != 4 || d.Reset != 60 || way != Shared {
 		t.Errorf("%+v by way %s, want the first of five in a window of 60 s, shared", d, way)
 	}
@@ -70,7 +68,7 @@ func TestRequestOfAnEndedWindowCountsInTheNext(t *testing.T) {
 	}
 	// A store whose clock is a window further on is no store to count with.
 	store.unix.Store(start.Unix() + 300)
-	if _, way := Take(l, "client", start); way != Local {
+	if _, way := takeAt(l, "client", start); way != Local {
 		t.Errorf("decided by way %s, want local", way)
 	}
 }
@@ -101,7 +99,7 @@ func TestClosedAndOpen(t *testing.T) {
 	closes.OnStoreFailure, opens.OnStoreFailure = Closed, Open
 	l := open(t, closes)
 	for i := 0; i < 20; i++ {
-		d, way := Take(l, "client", time.Now())
+		d, way := takeAt(l, "client", time.Now())
 		if d.Allowed || way != Closed || d.RetryAfter < 1 || d.RetryAfter > 5 {
 			t.Errorf("closed: %+v by way %s, want Retry-After 1 to 5", d, way)
 		}
@@ -127,7 +125,7 @@ func TestManyAtOnceGetExactlyTheLimit(t *testing.T) {
 			go func(l *Limiter) {
 				defer group.Done()
 				for i := 0; i < 25; i++ {
-					if d, _ := Take(l, "client", start); d.Allowed {
+					if d, _ := takeAt(l, "client", start); d.Allowed {
 						if _, twice := allowed.LoadOrStore(d.Remaining, true); twice {
 							t.Errorf("%s: remaining %d was told twice", c.name, d.Remaining)
 						}
@@ -169,11 +167,11 @@ func TestExtraRequestsDuringFailuresAreBounded(t *testing.T) {
 			case 1, 2:
 				server.Refuse("")
 				for g := range ledger {
-					ledger[g].store.health.Store(0)
+					setHealth(ledger[g].store, 0)
 				}
 			}
 			g := random.Intn(gateways)
-			d, way := Take(ledger[g], "client", start)
+			d, way := takeAt(ledger[g], "client", start)
 			switch {
 			case way == Shared:
 				if local[g] == 0 {
@@ -200,7 +198,7 @@ func TestExtraRequestsDuringFailuresAreBounded(t *testing.T) {
 		}
 		server.Refuse("")
 		for g := range ledger {
-			resp.Drop(ledger[g].store.link)
+			hangUp(ledger[g].store)
 		}
 	}
 	if worst > limit*(1+gateways) {
@@ -216,7 +214,7 @@ func TestRefusedClientIsNotAskedFor(t *testing.T) {
 	take(l, "client", 5, start)
 	server.ForgetCommands()
 	for i := 0; i < 100; i++ {
-		d, way := Take(l, "client", start)
+		d, way := takeAt(l, "client", start)
 		if want := (window.Decision{Reset: 30, RetryAfter: 30}); d != want || way != Shared {
 			t.Fatalf("%+v by way %s, want %+v, shared", d, way, want)
 		}
@@ -228,11 +226,11 @@ func TestRefusedClientIsNotAskedFor(t *testing.T) {
 	// count asks, and so does the next window.
 	wider := settings("known", server)
 	wider.Limit = 10
-	if d, way := Take(openAlone(t, wider), "client", start); !d.Allowed || d.Remaining != 4 || way != Shared {
+	if d, way := takeAt(openAlone(t, wider), "client", start); !d.Allowed || d.Remaining != 4 || way != Shared {
 		t.Errorf("%+v by way %s under a wider limit, want the sixth of ten, shared", d, way)
 	}
 	server.unix.Store(start.Unix() + 60)
-	if d, way := Take(l, "client", start.Add(time.Minute)); !d.Allowed || way != Shared {
+	if d, way := takeAt(l, "client", start.Add(time.Minute)); !d.Allowed || way != Shared {
 		t.Errorf("%+v by way %s in the next window, want allowed, shared", d, way)
 	}
 }
@@ -244,12 +242,8 @@ func TestConnectionsClosedWhileIdleAreNoticed(t *testing.T) {
 	take(l, "client", 1, start)
 	server.CloseConnections()
 	eventually(t, "the end of the connection", func() bool { return server.Open() == 0 })
-	conn, err := resp.Connect(l.store.link, time.Now().Add(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn.Used -= int64(time.Hour)
-	if d, way := Take(l, "client", start); way != Shared || d.Remaining != 3 {
+	letRest(l.store)
+	if d, way := takeAt(l, "client", start); way != Shared || d.Remaining != 3 {
 		t.Errorf("%+v by way %s, want the second, shared", d, way)
 	}
 	if lines := logged.about("store idle:"); len(lines) != 0 {
@@ -278,13 +272,13 @@ func TestLateTurnIsNoStoreFailure(t *testing.T) {
 	if got := len(server.Commands()); got != 0 {
 		t.Errorf("%d commands were sent, want none", got)
 	}
-	if got := l.store.health.Load(); got != 0 {
+	if got := healthOf(l.store); got != 0 {
 		t.Errorf("the health is %d, want 0", got)
 	}
 	if lines := logged.about("store busy:"); len(lines) != 1 || !strings.Contains(lines[0], "turn of some requests came too late") {
 		t.Errorf("log %q, want one line", lines)
 	}
-	if d, way := Take(l, "client", start); way != Shared || !d.Allowed || d.Remaining != 0 {
+	if d, way := takeAt(l, "client", start); way != Shared || !d.Allowed || d.Remaining != 0 {
 		t.Errorf("%+v by way %s when its turn comes in time, want the fifth, shared", d, way)
 	}
 }

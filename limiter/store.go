@@ -16,12 +16,9 @@ import (
 const (
 	// idleTime is how long a connection is kept without use.
 	idleTime = 30 * time.Second
-	// restless is the idle time after which a connection is looked at before it is
+	// restTime is the idle time after which a connection is looked at before it is
 	// used.
-	restless = time.Second
-	// unused is when a connection that is new was last used: long before this process
-	// began.
-	unused = -1 << 62
+	restTime = time.Second
 )
 
 // A store is one Valkey as some middlewares use it: its one connection and the queue
@@ -34,21 +31,24 @@ type store struct {
 	link        *resp.Link
 	ledger      *ledger
 
-	turn sync.Mutex // held by the one who uses the link
-	next *batch     // that requests may join; guarded by the ledger's mutex
-	// batches were made so far; guarded by the ledger's mutex.
-	batches int64
-
 	// These are constants but for tests.
 	idleTime    time.Duration
 	keeperIdle  time.Duration
 	repeatAfter time.Duration
 
-	origin  atomic.Int64 // the store's time at began, unix nanoseconds
-	health  atomic.Int64 // 0: answers; below away: failed lately; else not asked; written under mu
-	passed  atomic.Int64 // requests decided without the store since it went away
-	kept    atomic.Bool  // a goroutine runs keep
-	probeAt atomic.Int64 // time of its next attempt while the store is away, unix nanoseconds
+	turn   sync.Mutex // held by the one who uses the link; it guards these two
+	conn   *resp.Conn // of the link, if it is known to be open
+	rested bool       // conn was idle for long
+
+	probeAt atomic.Int64 // time of the next attempt while the store is away, unix nanoseconds
+
+	// These are guarded by the ledger's mutex.
+	next    *batch // that requests may join
+	origin  int64  // the store's time at began, unix nanoseconds
+	health  int64  // 0: answers; below away: failed lately; else not asked
+	batches int64  // made so far
+	passed  int64  // requests decided without the store since it went away
+	kept    bool   // a goroutine runs keep
 
 	mu           sync.Mutex           // guards what follows
 	users        []user               // the middlewares that use it
@@ -57,6 +57,7 @@ type store struct {
 	clockRefused bool                 // the user may not call TIME, which was logged
 	announced    time.Time            // when this gateway last announced itself
 	pushDue      bool                 // the store may have lost counts that this gateway knows
+	pushed       time.Time            // when it was last told of them
 	prefix       string               // for the probe: under which the script last worked
 	pause        time.Duration        // before the next probe
 	wentAway     time.Time            // when health last reached away
@@ -105,7 +106,7 @@ func newStore(o *StoreSettings, l *ledger) *store {
 		prefix:      o.KeyPrefix,
 		said:        map[string]time.Time{},
 	}
-	s.origin.Store(began.UnixNano())
+	s.origin = began.UnixNano()
 	dial := &resp.Options{
 		Network:     o.Network,
 		Address:     o.Address,
@@ -116,11 +117,14 @@ func newStore(o *StoreSettings, l *ledger) *store {
 		DialTimeout: o.DialTimeout,
 	}
 	s.link = resp.NewLink(dial, func(conn *resp.Conn, deadline time.Time) error {
-		conn.Used = unused
 		refusal, err := readClock(s, conn, deadline)
 		if err == nil && refusal != "" {
 			err = fmt.Errorf("reading the store's clock: %s", reason(refusal, nil))
 		}
+		// It may be another store than before, or one that lost what it knew.
+		s.mu.Lock()
+		s.pushDue = true
+		s.mu.Unlock()
 		return err
 	})
 	return s

@@ -26,6 +26,7 @@ type table struct {
 	ledger *ledger
 
 	// These are guarded by the ledger's mutex.
+	origin   int64 // for a scope that is counted in memory: unix nanoseconds at began
 	counts   *window.FixedCounts
 	used     bool   // counted in since idle was set
 	gateways int64  // that count in this scope, this one included, as last learnt; 0: never
@@ -78,6 +79,7 @@ func openTable(l *ledger, name, head string, length int64, maxClients int, now t
 		tables[name] = t
 	}
 	l.mu.Lock()
+	t.origin = now.UnixNano() - int64(now.Sub(began))
 	window.FixedSetMax(t.counts, maxClients)
 	l.mu.Unlock()
 	return t

@@ -106,6 +106,39 @@ func EvalAll(c *Conn, deadline time.Time, s *Script, args int, calls []string, c
 	return len(calls), nil, nil
 }
 
+// Eval is EvalAll for one call: it returns the integer that the script answers, or the
+// error line, or an error.
+func Eval(c *Conn, deadline time.Time, s *Script, args int, call string) (n int64, refusal string, err error) {
+	if !c.ok || args < 0 || args > maxArgs {
+		return 0, "", unwritten(c, args, nil, nil)
+	}
+	c.ok = false
+	// On a connection that takes no deadline Write fails too.
+	_ = c.net.SetDeadline(deadline)
+	if _, err = c.net.Write([]byte(s.prefixes[args] + call + "\r\n")); err != nil {
+		return 0, "", broken(err)
+	}
+	line, err := c.in.ReadSlice('\n')
+	if err == nil && line[0] == ':' && line[len(line)-2] == '\r' {
+		n, err = strconv.ParseInt(string(line[1:len(line)-2]), 10, 64)
+		if err == nil {
+			c.ok = c.in.Buffered() == 0 // as answered does
+			return n, "", nil
+		}
+	}
+	return evalUnusual(c, deadline, s, args, call, line, err)
+}
+
+// evalUnusual goes on for Eval where the answer is no integer.
+func evalUnusual(c *Conn, deadline time.Time, s *Script, args int, call string, line []byte, readErr error) (n int64, refusal string, err error) {
+	counts := make([]int64, 1)
+	_, refusals, err := unusual(c, deadline, s, args, []string{call}, counts, 0, line, readErr)
+	if err == nil && refusals != nil {
+		refusal = refusals[0]
+	}
+	return counts[0], refusal, err
+}
+
 // takeCounts reads the answers that have arrived already, if they are integers and no
 // more than counts has room for, and returns their number. Where it returns 0 nothing
 // was read. It makes a list of JSON of them, so that the loop over them is not

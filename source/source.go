@@ -1,11 +1,11 @@
 // Package source answers the question who is asking: it reduces a request to one
-// identity of constant size, under which the request is counted.
+// identity of bounded size, under which the request is counted.
 //
-// An identity is a digest, so that no secret of a client, such as an API key,
-// reaches the store or a log in clear, and no client decides how much memory its
-// key takes. Two name spaces exist and cannot meet:
+// An identity stays in the memory of this process. What leaves it is the digest of
+// the identity, so that no secret of a client, such as an API key, reaches the store
+// or a log in clear. Two name spaces exist and cannot meet:
 //
-//   - the value of a header, hashed as it is, so that an operator who knows an API
+//   - the value of a header, digested as it is, so that an operator who knows an API
 //     key finds its count with sha256sum;
 //   - everything else, as parts of the form kind ":" length ":" text behind a zero
 //     byte. No header of HTTP can carry a zero byte, and a value that begins with
@@ -72,29 +72,38 @@ type Criterion struct {
 	IPv6Subnet int
 }
 
-// Identify returns the identity of whoever sent req: the 32 bytes of a SHA-256
-// digest. It is never empty. Requests that say nothing usable about their sender,
-// such as those over a unix socket, share the identity of the empty address, so
-// that they are limited together rather than not at all.
+// MaxIdentity is the length of the longest identity in bytes: no client decides how
+// much memory it takes.
+const MaxIdentity = 64
+
+// Identify returns the identity of whoever sent req: 1 to MaxIdentity bytes. Requests
+// that say nothing usable about their sender, such as those over a unix socket, share
+// the identity of the empty address, so that they are limited together rather than not
+// at all.
 //
 // It is on the path of every request, and written for an interpreter in which a
-// call of a function of ours costs as much as three of the standard library, and
-// the more the more variables the function has: hence the small first function,
-// and each of the next for what is rarer.
+// call of a function pays for all its variables: hence the small first function, and
+// each of the next for what is rarer.
 func Identify(c *Criterion, req *http.Request) string {
 	// No request has a header with an empty name.
-	if lines := req.Header[c.Header]; len(lines) == 1 {
-		value := strings.Trim(lines[0], " \t")
-		if value >= "\x01" { // neither empty nor in the other name space
-			sum := sha256.Sum256([]byte(value))
-			return string(sum[:])
+	lines := req.Header[c.Header]
+	if len(lines) == 1 {
+		value := lines[0]
+		if length := len(value); length > 0 && length <= MaxIdentity && value[0] > ' ' && value[length-1] > ' ' {
+			return value
 		}
 	}
-	return identifyOther(c, req)
+	return identifyOther(c, req, lines)
 }
 
-// identifyOther returns the identity of a request that no header tells.
-func identifyOther(c *Criterion, req *http.Request) string {
+// identifyOther returns the identity of a request that no plain header tells.
+func identifyOther(c *Criterion, req *http.Request, lines []string) string {
+	if len(lines) == 1 {
+		value := strings.Trim(lines[0], " \t")
+		if value >= "\x01" { // neither empty nor in the other name space
+			return bounded(value)
+		}
+	}
 	kind, text := "\x00host:", ""
 	if c.Host {
 		text = hostName(req.Host)
@@ -103,7 +112,27 @@ func identifyOther(c *Criterion, req *http.Request) string {
 		kind = "\x00address:"
 		text = address(c, req)
 	}
-	sum := sha256.Sum256([]byte(kind + strconv.Itoa(len(text)) + ":" + text))
+	return bounded(kind + strconv.Itoa(len(text)) + ":" + text)
+}
+
+// digested stands before a digest that is an identity, and before no other.
+const digested = "\x00sha256:"
+
+// bounded replaces a text that is too long for an identity by its digest.
+func bounded(text string) string {
+	if len(text) <= MaxIdentity {
+		return text
+	}
+	sum := sha256.Sum256([]byte(text))
+	return digested + string(sum[:])
+}
+
+// Digest returns the SHA-256 of what an identity stands for: 32 bytes.
+func Digest(identity string) string {
+	if strings.HasPrefix(identity, digested) {
+		return identity[len(digested):]
+	}
+	sum := sha256.Sum256([]byte(identity))
 	return string(sum[:])
 }
 

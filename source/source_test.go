@@ -19,6 +19,11 @@ func hashed(text string) string {
 	return string(sum[:])
 }
 
+// identified is the digest of the identity of whoever sent req.
+func identified(c *Criterion, req *http.Request) string {
+	return Digest(Identify(c, req))
+}
+
 func byAddress(text string) string {
 	return hashed(fmt.Sprintf("\x00address:%d:%s", len(text), text))
 }
@@ -70,12 +75,13 @@ func TestHeaderValueIsHashedAsItIs(t *testing.T) {
 	c := &Criterion{Header: "X-Api-Key", IPv6Subnet: 64}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got := Identify(c, request(peer, http.Header{"X-Api-Key": {test.value}}))
+			got := identified(c, request(peer, http.Header{"X-Api-Key": {test.value}}))
 			if got != hashed(test.counted) {
 				t.Errorf("identity is %x, want the digest of %.40q", got, test.counted)
 			}
-			if len(got) != sha256.Size {
-				t.Errorf("identity has %d bytes, want %d", len(got), sha256.Size)
+			identity := Identify(c, request(peer, http.Header{"X-Api-Key": {test.value}}))
+			if len(identity) < 1 || len(identity) > MaxIdentity {
+				t.Errorf("identity has %d bytes, want 1 to %d", len(identity), MaxIdentity)
 			}
 		})
 	}
@@ -105,10 +111,10 @@ func TestMissingHeaderCountsByAddress(t *testing.T) {
 			if test.lines != nil {
 				header["X-Api-Key"] = test.lines
 			}
-			if got := Identify(c, request(peer, header)); got != byAddress("198.51.100.9") {
+			if got := identified(c, request(peer, header)); got != byAddress("198.51.100.9") {
 				t.Errorf("identity is %x, want that of the peer", got)
 			}
-			if got := Identify(c, request("203.0.113.7:1", header)); got != byAddress("203.0.113.7") {
+			if got := identified(c, request("203.0.113.7:1", header)); got != byAddress("203.0.113.7") {
 				t.Errorf("another client's identity is %x, want that of its own address", got)
 			}
 		})
@@ -152,7 +158,7 @@ func TestPeerAddress(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got := Identify(&Criterion{IPv6Subnet: test.subnet}, request(test.remote, http.Header{"X-Forwarded-For": {"192.0.2.1"}}))
+			got := identified(&Criterion{IPv6Subnet: test.subnet}, request(test.remote, http.Header{"X-Forwarded-For": {"192.0.2.1"}}))
 			if got != byAddress(test.counted) {
 				t.Errorf("identity is %x, want that of address %q", got, test.counted)
 			}
@@ -224,7 +230,7 @@ func TestForwardedAddress(t *testing.T) {
 				header["X-Forwarded-For"] = test.lines
 			}
 			c := &Criterion{Depth: test.depth, Excluded: test.excluded, IPv6Subnet: 64}
-			if got := Identify(c, request(peer, header)); got != byAddress(test.counted) {
+			if got := identified(c, request(peer, header)); got != byAddress(test.counted) {
 				t.Errorf("identity is %x, want that of address %q", got, test.counted)
 			}
 		})
@@ -234,11 +240,11 @@ func TestForwardedAddress(t *testing.T) {
 func TestForwardedListIsNotSearchedForEver(t *testing.T) {
 	c := &Criterion{Excluded: prefixes(t, "10.0.0.0/8"), IPv6Subnet: 64}
 	within := "203.0.113.7" + strings.Repeat(",10.0.0.1", maxHops-1)
-	if got := Identify(c, request(peer, http.Header{"X-Forwarded-For": {within}})); got != byAddress("203.0.113.7") {
+	if got := identified(c, request(peer, http.Header{"X-Forwarded-For": {within}})); got != byAddress("203.0.113.7") {
 		t.Errorf("a chain of %d proxies is not followed to its end", maxHops-1)
 	}
 	beyond := within + ",10.0.0.1"
-	if got := Identify(c, request(peer, http.Header{"X-Forwarded-For": {beyond}})); got != byAddress("198.51.100.9") {
+	if got := identified(c, request(peer, http.Header{"X-Forwarded-For": {beyond}})); got != byAddress("198.51.100.9") {
 		t.Errorf("a chain of %d proxies is followed", maxHops)
 	}
 }
@@ -265,7 +271,7 @@ func TestHostHasOneForm(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			req := request(peer, nil)
 			req.Host = test.host
-			if got := Identify(c, req); got != byHost(test.counted) {
+			if got := identified(c, req); got != byHost(test.counted) {
 				t.Errorf("identity is %x, want that of host %q", got, test.counted)
 			}
 		})
@@ -273,7 +279,7 @@ func TestHostHasOneForm(t *testing.T) {
 	for _, host := range []string{"", ".", ":80", ".:80"} {
 		req := request(peer, nil)
 		req.Host = host
-		if got := Identify(c, req); got != byAddress("198.51.100.9") {
+		if got := identified(c, req); got != byAddress("198.51.100.9") {
 			t.Errorf("host %q: identity is %x, want that of the peer", host, got)
 		}
 	}
@@ -284,7 +290,7 @@ func TestRotatingWithinOneIPv6Network(t *testing.T) {
 		seen := map[string]bool{}
 		for i := 0; i < 200; i++ {
 			remote := fmt.Sprintf("[2001:db8:1:2:%x::%x]:443", i*7, i)
-			seen[Identify(&Criterion{IPv6Subnet: subnet}, request(remote, nil))] = true
+			seen[identified(&Criterion{IPv6Subnet: subnet}, request(remote, nil))] = true
 		}
 		return len(seen)
 	}
@@ -306,17 +312,17 @@ func TestNoHeaderValueReachesTheOtherNameSpace(t *testing.T) {
 		req := request(peer, nil)
 		req.Host = name
 		others := []string{
-			Identify(host, req),
-			Identify(key, request(netip.AddrPortFrom(netip.AddrFrom4(v4), 1).String(), nil)),
-			Identify(key, request(netip.AddrPortFrom(netip.AddrFrom16(v6), 1).String(), nil)),
-			Identify(key, request("", nil)),
+			identified(host, req),
+			identified(key, request(netip.AddrPortFrom(netip.AddrFrom4(v4), 1).String(), nil)),
+			identified(key, request(netip.AddrPortFrom(netip.AddrFrom16(v6), 1).String(), nil)),
+			identified(key, request("", nil)),
 		}
 		plain := fmt.Sprintf("address:%d:%s", len(name), name)
 		for _, crafted := range []string{
 			value, name, plain, "\x00" + plain, "\x00host:" + name, "\x00" + value,
 			netip.AddrFrom4(v4).String(), netip.AddrFrom16(v6).String(),
 		} {
-			got := Identify(key, request(peer, http.Header{"X-Api-Key": {crafted}}))
+			got := identified(key, request(peer, http.Header{"X-Api-Key": {crafted}}))
 			for _, other := range others {
 				if got == other && got != own {
 					return false
@@ -346,19 +352,19 @@ func TestPartsAreToldApart(t *testing.T) {
 	for _, name := range names {
 		req := request(peer, nil)
 		req.Host = name
-		note("host "+hostName(name), Identify(host, req))
+		note("host "+hostName(name), identified(host, req))
 	}
 	for i := 0; i < 256; i++ {
 		v4 := netip.AddrFrom4([4]byte{1, 1, byte(i), byte(255 - i)})
-		note("address "+v4.String(), Identify(addr, request(netip.AddrPortFrom(v4, 1).String(), nil)))
+		note("address "+v4.String(), identified(addr, request(netip.AddrPortFrom(v4, 1).String(), nil)))
 		v6 := netip.AddrFrom16([16]byte{0x20, 1, byte(i), 15: byte(255 - i)})
-		note("address "+v6.String(), Identify(addr, request(netip.AddrPortFrom(v6, 1).String(), nil)))
+		note("address "+v6.String(), identified(addr, request(netip.AddrPortFrom(v6, 1).String(), nil)))
 	}
 	for _, subnet := range []int{48, 56, 64, 127} {
 		c := &Criterion{IPv6Subnet: subnet}
-		note(fmt.Sprintf("network of %d bits", subnet), Identify(c, request("[2001:db8::]:1", nil)))
+		note(fmt.Sprintf("network of %d bits", subnet), identified(c, request("[2001:db8::]:1", nil)))
 	}
-	note("no address", Identify(addr, request("", nil)))
+	note("no address", identified(addr, request("", nil)))
 	if want := len(names) + 2*256 + 4 + 1; len(seen) != want {
 		t.Errorf("%d identities, want %d", len(seen), want)
 	}
@@ -401,8 +407,8 @@ func FuzzIdentify(f *testing.F) {
 			{Depth: 2, IPv6Subnet: 64}, {Excluded: excluded, IPv6Subnet: 128},
 		} {
 			first := Identify(c, req)
-			if len(first) != sha256.Size {
-				t.Errorf("identity has %d bytes, want %d", len(first), sha256.Size)
+			if len(first) < 1 || len(first) > MaxIdentity || len(Digest(first)) != sha256.Size {
+				t.Errorf("identity %q has %d bytes, want 1 to %d", first, len(first), MaxIdentity)
 			}
 			if Identify(c, req) != first {
 				t.Error("one request has two identities")

@@ -80,14 +80,6 @@ func FixedAt(unix, length int64) (id, left int64) {
 	return id, (id+1)*length - unix
 }
 
-// FixedDecide judges a request whose count, itself included, is count.
-func FixedDecide(count, limit, left int64) Decision {
-	if count > limit {
-		return Decision{Reset: left, RetryAfter: left}
-	}
-	return Decision{Allowed: true, Remaining: limit - count, Reset: left}
-}
-
 // FixedCount is what one gateway knows of one client in one window.
 //
 // While the store answers, that is the count of all gateways. While it does not,
@@ -106,6 +98,8 @@ type FixedCount struct {
 	Lost int64
 	// Spent is how many requests passed alone in this window, over all outages.
 	Spent int64
+	// Settling of the unsettled ones are on their way to the store.
+	Settling int64
 	// End is when its window is over, in unix seconds.
 	End int64
 
@@ -123,34 +117,28 @@ func FixedClient(f *FixedCount) string {
 	return f.client
 }
 
-// FixedShare says how much of what is left to a client one gateway may let pass
-// while it decides alone.
-type FixedShare struct {
-	// Limit is how many requests of a client in a window it lets pass alone, but
-	// never more than are left; 0 leaves it to Gateways.
-	Limit int64
-	// Gateways is the number of gateways that share what is left, at least 1. Each
-	// takes its part, rounded up.
-	Gateways int64
-}
-
 // FixedAlone decides one request at a time in unix seconds without the store, and
 // counts it if it passes. asked says that the store was told of this request and
 // did not answer.
-func FixedAlone(f *FixedCount, unix, limit int64, share FixedShare, asked bool) Decision {
-	left := int64(0)
-	if share.Limit > 0 {
-		left = limit - f.Known
-		if share.Limit-f.Spent < left {
-			left = share.Limit - f.Spent
+//
+// What is left of the limit, when the store was last heard of, is shared by a number
+// of gateways (less than 1 counts as 1), and each takes its part, rounded up. Where
+// own is above 0, that is instead how many requests of a client in a window this
+// gateway lets pass alone, but never more than are left.
+func FixedAlone(f *FixedCount, unix, limit, own, gateways int64, asked bool, d *Decision) {
+	left := limit - f.Known
+	if own > 0 {
+		if own-f.Spent < left {
+			left = own - f.Spent
 		}
-	} else {
-		own := f.Lost + f.Unsettled
-		left = (limit-f.Known+own+share.Gateways-1)/share.Gateways - own
+	} else if gateways > 1 {
+		alone := f.Lost + f.Unsettled
+		left = (left+alone+gateways-1)/gateways - alone
 	}
-	reset := f.End - unix
+	d.Reset = f.End - unix
 	if left < 1 {
-		return Decision{Reset: reset, RetryAfter: reset}
+		d.RetryAfter = d.Reset
+		return
 	}
 	f.Known++
 	f.Spent++
@@ -159,11 +147,23 @@ func FixedAlone(f *FixedCount, unix, limit int64, share FixedShare, asked bool) 
 	} else {
 		f.Unsettled++
 	}
-	return Decision{Allowed: true, Remaining: left - 1, Reset: reset}
+	d.Allowed = true
+	d.Remaining = left - 1
+}
+
+// FixedSettle returns how many unsettled passes a call to the store is to add, and
+// takes note that they are on their way. There are none while others are: one of them
+// would be added twice. FixedAnswered or FixedLost must follow.
+func FixedSettle(f *FixedCount) int64 {
+	if f.Settling > 0 {
+		return 0
+	}
+	f.Settling = f.Unsettled
+	return f.Unsettled
 }
 
 // FixedAnswered notes that the store answered count to a call that told it what
-// was known and had it add, beside new requests, settled of the unsettled ones.
+// was known and had it add, beside new requests, settled passes, as FixedSettle said.
 func FixedAnswered(f *FixedCount, count, settled int64) {
 	total := f.Known - f.Unsettled
 	if count > total {
@@ -171,6 +171,7 @@ func FixedAnswered(f *FixedCount, count, settled int64) {
 	}
 	f.Lost = 0
 	f.Unsettled -= settled
+	f.Settling -= settled
 	f.Known = total + f.Unsettled
 }
 
@@ -178,6 +179,7 @@ func FixedAnswered(f *FixedCount, count, settled int64) {
 // settle may be in the store's count or not.
 func FixedLost(f *FixedCount, settled int64) {
 	f.Unsettled -= settled
+	f.Settling -= settled
 	f.Lost += settled
 }
 
@@ -227,18 +229,20 @@ func newFixedWindow(id, length int64) *fixedWindow {
 // it, all in one: it runs for every request, in an interpreter that pays most for
 // calls, and for all that stands in a function whether it is reached or not. So a
 // client that is new, or another window, is left to fixedFindFirst.
-func FixedTake(c *FixedCounts, client string, unix, limit int64) Decision {
+func FixedTake(c *FixedCounts, client string, unix, limit int64, d *Decision) {
 	w := c.current
 	f := w.counts[client]
 	if f == nil || unix < w.start || unix >= w.end {
 		f = fixedFindFirst(c, client, unix)
 	}
 	f.Known++
-	left := f.End - unix
+	d.Reset = f.End - unix
 	if f.Known > limit {
-		return Decision{Reset: left, RetryAfter: left}
+		d.RetryAfter = d.Reset
+		return
 	}
-	return Decision{Allowed: true, Remaining: limit - f.Known, Reset: left}
+	d.Allowed = true
+	d.Remaining = limit - f.Known
 }
 
 // FixedFind returns the count of a client in the window of a time in unix seconds.

@@ -25,28 +25,42 @@ func TestFixedAtStartsWindowsOnTheClock(t *testing.T) {
 	}
 }
 
-func TestFixedDecide(t *testing.T) {
+func TestFixedTakeJudgesByTheLimit(t *testing.T) {
 	for _, c := range []struct {
-		count, limit, left int64
-		want               Decision
+		before, limit, unix int64
+		want                Decision
 	}{
-		{1, 100, 42, Decision{Allowed: true, Remaining: 99, Reset: 42}},
-		{100, 100, 1, Decision{Allowed: true, Remaining: 0, Reset: 1}},
-		{101, 100, 42, Decision{Reset: 42, RetryAfter: 42}},
-		{1, 1, 60, Decision{Allowed: true, Reset: 60}},
-		{MaxCount, MaxCount, 60, Decision{Allowed: true, Reset: 60}},
-		{MaxCount + 1, MaxCount, 60, Decision{Reset: 60, RetryAfter: 60}},
+		{0, 100, 438, Decision{Allowed: true, Remaining: 99, Reset: 42}},
+		{99, 100, 479, Decision{Allowed: true, Remaining: 0, Reset: 1}},
+		{100, 100, 438, Decision{Reset: 42, RetryAfter: 42}},
+		{0, 1, 420, Decision{Allowed: true, Reset: 60}},
+		{MaxCount - 1, MaxCount, 420, Decision{Allowed: true, Reset: 60}},
+		{MaxCount, MaxCount, 420, Decision{Reset: 60, RetryAfter: 60}},
 	} {
-		if got := FixedDecide(c.count, c.limit, c.left); got != c.want {
-			t.Errorf("FixedDecide(%d, %d, %d) = %+v, want %+v", c.count, c.limit, c.left, got, c.want)
+		counts := NewFixedCounts(60, 10)
+		FixedAnswered(FixedFind(counts, "client", c.unix), c.before, 0)
+		if got := takeAt(counts, "client", c.unix, c.limit); got != c.want {
+			t.Errorf("after %d of %d, at %d: %+v, want %+v", c.before, c.limit, c.unix, got, c.want)
 		}
 	}
+}
+
+// takeAt returns what FixedTake fills in.
+func takeAt(c *FixedCounts, client string, unix, limit int64) (d Decision) {
+	FixedTake(c, client, unix, limit, &d)
+	return d
+}
+
+// alone returns what FixedAlone fills in.
+func alone(f *FixedCount, unix, limit, own, gateways int64, asked bool) (d Decision) {
+	FixedAlone(f, unix, limit, own, gateways, asked, &d)
+	return d
 }
 
 // add counts a request of a client in a window of one second and returns the
 // count with it.
 func add(c *FixedCounts, client string, id int64) int64 {
-	return MaxCount - FixedTake(c, client, id, MaxCount).Remaining
+	return MaxCount - takeAt(c, client, id, MaxCount).Remaining
 }
 
 // raise notes that the store answered count for a client in a window of one second.
@@ -175,7 +189,11 @@ func TestFixedCountsAgreeWithALog(t *testing.T) {
 		client := strconv.Itoa(random.Intn(20))
 		key := client + ":" + strconv.FormatInt(id, 10)
 		log[key]++
-		if got, want := FixedTake(c, client, at, 300), FixedDecide(log[key], 300, left); got != want {
+		want := Decision{Allowed: true, Remaining: 300 - log[key], Reset: left}
+		if log[key] > 300 {
+			want = Decision{Reset: left, RetryAfter: left}
+		}
+		if got := takeAt(c, client, at, 300); got != want {
 			t.Fatalf("step %d: %+v for request %d of client %s in window %d, want %+v", i, got, log[key], client, id, want)
 		}
 	}
@@ -310,19 +328,21 @@ func TestFixedAloneTakesAShareOfWhatIsLeft(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		answered int64 // the last count of the store; 0: none
-		share    FixedShare
+		own      int64 // as of FixedAlone
+		gateways int64
 		want     int64 // how many pass
 	}{
-		{"one gateway takes all", 0, FixedShare{Gateways: 1}, 10},
-		{"what is left", 4, FixedShare{Gateways: 1}, 6},
-		{"two gateways", 4, FixedShare{Gateways: 2}, 3},
-		{"rounded up", 3, FixedShare{Gateways: 2}, 4},
-		{"at least one, where one is left", 9, FixedShare{Gateways: 10000}, 1},
-		{"nothing is left", 10, FixedShare{Gateways: 3}, 0},
-		{"refused requests are counted too", 25, FixedShare{Gateways: 3}, 0},
-		{"a limit of its own", 0, FixedShare{Limit: 3, Gateways: 1}, 3},
-		{"a limit beats the number of gateways", 0, FixedShare{Limit: 8, Gateways: 5}, 8},
-		{"never more than is left", 7, FixedShare{Limit: 8, Gateways: 1}, 3},
+		{"one gateway takes all", 0, 0, 1, 10},
+		{"an unknown number is one", 4, 0, 0, 6},
+		{"what is left", 4, 0, 1, 6},
+		{"two gateways", 4, 0, 2, 3},
+		{"rounded up", 3, 0, 2, 4},
+		{"at least one, where one is left", 9, 0, 10000, 1},
+		{"nothing is left", 10, 0, 3, 0},
+		{"refused requests are counted too", 25, 0, 3, 0},
+		{"a limit of its own", 0, 3, 1, 3},
+		{"a limit beats the number of gateways", 0, 8, 5, 8},
+		{"never more than is left", 7, 8, 1, 3},
 	} {
 		f := FixedFind(NewFixedCounts(60, 10), "client", 450)
 		if c.answered > 0 {
@@ -333,7 +353,7 @@ func TestFixedAloneTakesAShareOfWhatIsLeft(t *testing.T) {
 			if i < c.want {
 				want = Decision{Allowed: true, Remaining: c.want - 1 - i, Reset: 30}
 			}
-			if got := FixedAlone(f, 450, 10, c.share, i%2 == 0); got != want {
+			if got := alone(f, 450, 10, c.own, c.gateways, i%2 == 0); got != want {
 				t.Errorf("%s: request %d: %+v, want %+v", c.name, i+1, got, want)
 			}
 		}
@@ -353,7 +373,7 @@ func TestSharesTogetherAreWhatIsLeft(t *testing.T) {
 				for g := int64(0); g < gateways; g++ {
 					f := FixedFind(NewFixedCounts(60, 10), "client", 0)
 					FixedAnswered(f, total, 0)
-					for FixedAlone(f, 0, limit, FixedShare{Gateways: gateways}, false).Allowed {
+					for alone(f, 0, limit, 0, gateways, false).Allowed {
 						passed++
 					}
 				}
@@ -370,7 +390,6 @@ func TestSharesTogetherAreWhatIsLeft(t *testing.T) {
 }
 
 func TestAnswersAndLossesStepByStep(t *testing.T) {
-	alone := FixedShare{Gateways: 1}
 	f := FixedFind(NewFixedCounts(60, 10), "client", 0)
 	check := func(step string, known, unsettled, lost, spent int64) {
 		t.Helper()
@@ -383,20 +402,36 @@ func TestAnswersAndLossesStepByStep(t *testing.T) {
 	check("an answer", 10, 0, 0, 0)
 	FixedAnswered(f, 7, 0)
 	check("a count that went back", 10, 0, 0, 0)
-	FixedAlone(f, 0, 100, alone, true)
+	alone(f, 0, 100, 0, 1, true)
 	check("a pass that the store may have counted", 11, 0, 1, 1)
-	FixedAlone(f, 0, 100, alone, false)
-	FixedAlone(f, 0, 100, alone, false)
+	alone(f, 0, 100, 0, 1, false)
+	alone(f, 0, 100, 0, 1, false)
 	check("two of which it was not told", 13, 2, 1, 3)
+	settle := func(want int64) {
+		t.Helper()
+		if got := FixedSettle(f); got != want {
+			t.Errorf("%d are to be settled, want %d", got, want)
+		}
+	}
+	settle(2)
+	settle(0) // they are on their way
+	FixedAnswered(f, 12, 0)
+	check("an answer over another connection", 14, 2, 0, 3)
+	settle(0)
 	FixedLost(f, 2)
-	check("they were told, and no answer came", 13, 0, 3, 3)
-	FixedAlone(f, 0, 100, alone, false)
-	check("one more", 14, 1, 3, 4)
+	check("they were told, and no answer came", 14, 0, 2, 3)
+	alone(f, 0, 100, 0, 1, false)
+	check("one more", 15, 1, 2, 4)
+	settle(1)
 	FixedAnswered(f, 15, 1)
 	check("all is answered", 15, 0, 0, 4)
-	FixedAlone(f, 0, 100, alone, false)
+	alone(f, 0, 100, 0, 1, false)
 	FixedAnswered(f, 20, 0)
 	check("an answer to a call from before the last pass", 21, 1, 0, 5)
+	settle(1)
+	alone(f, 0, 100, 0, 1, false)
+	settle(0)
 	FixedAnswered(f, 21, 1)
-	check("and the one that settles it", 21, 0, 0, 5)
+	check("and the one that settles it, and not a later one", 22, 1, 0, 6)
+	settle(1)
 }

@@ -4,7 +4,8 @@
 // clock, opens a socket or takes a lock.
 package window
 
-// Decision is what one request is told.
+// Decision is what one request is told. It is filled in by a function that is given
+// a zero one, since an interpreter pays more for a result than for a pointer.
 type Decision struct {
 	// Allowed says that the request is within its limit.
 	Allowed bool
@@ -14,11 +15,15 @@ type Decision struct {
 	Remaining int64
 
 	// Reset is the time in whole seconds, rounded up, until the client has its
-	// whole limit again: at least 1, at most the window's length.
+	// whole limit again: at least 1, at most the window's length; 0 when the request
+	// was not counted.
 	Reset int64
 
 	// RetryAfter is the time in whole seconds, rounded up, after which a refused
 	// client that stays silent is allowed again: at least 1, at most the window's
 	// length; 0 when the request is allowed.
 	RetryAfter int64
+
+	// Way says how it came about. It is for whoever asks; nothing here sets it.
+	Way string
 }
