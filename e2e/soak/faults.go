@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/gatequota/gatequota/e2e/lab"
@@ -126,6 +127,8 @@ type weatherMaker struct {
 	happened map[string]int
 	slowest  time.Duration // until the gateways counted in the store again
 	failure  string
+
+	calmSince atomic.Int64 // the time of the run, negative while a fault is under way
 }
 
 func (m *weatherMaker) run(ctx context.Context) {
@@ -138,6 +141,7 @@ func (m *weatherMaker) run(ctx context.Context) {
 		f := faults[deck[0]]
 		deck = deck[1:]
 		lasts := time.Duration(300+m.random.IntN(2200)) * time.Millisecond
+		m.calmSince.Store(-1)
 		s := span{from: m.traffic.now(), wiped: f.wipes}
 		f.act(m.site, m.random, lasts)
 		m.happened[f.name]++
@@ -147,6 +151,7 @@ func (m *weatherMaker) run(ctx context.Context) {
 			return
 		}
 		s.to = m.traffic.now()
+		m.calmSince.Store(int64(s.to))
 		m.slowest = max(m.slowest, s.to-ended)
 		if !f.harmless {
 			m.spans = append(m.spans, s)

@@ -31,7 +31,7 @@ type settings struct {
 func defaults() settings {
 	return settings{
 		duration: 10 * time.Minute, seed: 1, clients: 20_000, rate: 600, limit: 20,
-		window: 5 * time.Second, timeout: 200 * time.Millisecond, calm: 4 * time.Second, growth: 3,
+		window: 5 * time.Second, timeout: 200 * time.Millisecond, calm: 5 * time.Second, growth: 3,
 	}
 }
 
@@ -135,20 +135,7 @@ func soak(t testing.TB, s settings) *outcome {
 			}
 		}
 	})
-	wg.Go(func() {
-		o.memory = make([][]uint64, gateways)
-		for pause(ctx, s.duration/31) {
-			// A fault makes many requests wait at once, and so opens connections. They
-			// are the client's, not what the gateway keeps.
-			f.client.CloseIdle()
-			if !pause(ctx, 100*time.Millisecond) {
-				return
-			}
-			for i, tr := range all {
-				o.memory[i] = append(o.memory[i], heap(tr))
-			}
-		}
-	})
+	wg.Go(func() { o.memory = sample(ctx, f, weather, all) })
 	wg.Wait()
 	o.after = atRest(t, f, all, store)
 
@@ -168,6 +155,37 @@ func soak(t testing.TB, s settings) *outcome {
 	return o
 }
 
+// settling is how long after a fault a gateway may still hold what the fault made it
+// hold: the application ends idle connections within it.
+const settling = idle + time.Second
+
+// sample measures the memory of all gateways until the context ends, always in calm
+// weather and at the same time before the end of a window, when the counts of two
+// whole windows are held: what differs then is what the gateway does not give back.
+func sample(ctx context.Context, f *traffic, m *weatherMaker, all []*lab.Traefik) [][]uint64 {
+	samples := make([][]uint64, len(all))
+	for {
+		wait := lab.UntilEdge(time.Now(), f.length) - 700*time.Millisecond
+		if wait <= 0 {
+			wait += f.length
+		}
+		if !pause(ctx, wait) {
+			return samples
+		}
+		if calm := m.calmSince.Load(); calm < 0 || f.now()-time.Duration(calm) < settling {
+			continue
+		}
+		// Neither are the client's connections what a gateway keeps.
+		f.client.CloseIdle()
+		if !pause(ctx, 100*time.Millisecond) {
+			return samples
+		}
+		for i, tr := range all {
+			samples[i] = append(samples[i], heap(tr))
+		}
+	}
+}
+
 // atRest returns what the gateways hold once nothing changes any more.
 func atRest(t testing.TB, f *traffic, all []*lab.Traefik, store *lab.Store) []resources {
 	t.Helper()
@@ -184,8 +202,7 @@ func atRest(t testing.TB, f *traffic, all []*lab.Traefik, store *lab.Store) []re
 		if !slices.Equal(now, last) {
 			stable = 0
 		}
-		// Longer than the application keeps an idle connection.
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(settling / 20)
 		return stable > 20
 	})
 	return now

@@ -15,8 +15,12 @@ import (
 	"github.com/gatequota/gatequota/e2e/lab"
 )
 
+// idle is how long the application keeps a connection on which nothing comes.
+const idle = 3 * time.Second
+
 // startApp starts an application that counts its hits. It ends idle connections
-// soon, so that what a gateway holds open at rest is its own.
+// soon, also those that were never used, so that what a gateway holds open at rest
+// is its own.
 func startApp(t testing.TB) (url string, hits *atomic.Int64) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -25,8 +29,8 @@ func startApp(t testing.TB) (url string, hits *atomic.Int64) {
 	}
 	hits = new(atomic.Int64)
 	server := &http.Server{
-		ReadHeaderTimeout: 30 * time.Second,
-		IdleTimeout:       3 * time.Second,
+		ReadHeaderTimeout: idle,
+		IdleTimeout:       idle,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			hits.Add(1)
 			_, _ = io.WriteString(w, "ok\n")
