@@ -22,6 +22,7 @@ type middleware struct {
 	next      http.Handler
 	criterion *source.Criterion
 	limiter   *limiter.Limiter
+	local     bool // the limiter counts in memory alone
 	fields    *reply.Fields
 }
 
@@ -42,6 +43,7 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 		next:      next,
 		criterion: &s.criterion,
 		limiter:   limiter.New(ctx, &s.limiter, time.Now()),
+		local:     s.limiter.Store == nil,
 		fields:    s.fields,
 	}, nil
 }
@@ -49,8 +51,14 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 // ServeHTTP counts the request and hands it to the next handler, with the response
 // writer as it is, or answers in its stead.
 func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	client := source.Identify(m.criterion, req)
+	at := time.Since(limiter.Began)
 	d := &window.Decision{}
-	limiter.Take(m.limiter, source.Identify(m.criterion, req), d)
+	if m.local {
+		limiter.TakeLocal(m.limiter, client, at, d)
+	} else {
+		limiter.TakeShared(m.limiter, client, at, d)
+	}
 	if d.Reset == 0 {
 		m.serveUncounted(w, req, d)
 		return

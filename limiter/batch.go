@@ -27,7 +27,7 @@ const (
 type batch struct {
 	store  *store
 	turn   int64     // a number that no other batch of the ledger has
-	start  time.Time // when its time began to run, by the clock of this machine
+	start  time.Time // when its time Began to run, by the clock of this machine
 	tries  int       // how many batches its requests were in before
 	origin int64     // the store's origin by which the requests found their windows
 	slots  []*slot   // guarded by the ledger's mutex until the batch is taken from the queue
@@ -233,7 +233,7 @@ func detach(b *batch) []string {
 // mutex.
 func encode(b *batch) []string {
 	calls := make([]string, len(b.slots))
-	unix := (int64(b.start.Sub(began)) + b.origin) / second
+	unix := (int64(b.start.Sub(Began)) + b.origin) / second
 	for i, sl := range b.slots {
 		f := sl.count
 		if f.Unsettled > 0 {

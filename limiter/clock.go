@@ -16,16 +16,16 @@ const clockAge = time.Minute
 // latest is the last second of the year 9999. No clock is further on.
 const latest = 253402300799
 
-// began is where this process counts time from. Differences to it are taken by the
+// Began is where this process counts time from. Differences to it are taken by the
 // monotonic clock, so that a store's time, once read, goes on evenly whatever
 // happens to the clock of this machine.
-var began = time.Now()
+var Began = time.Now()
 
 // storeTime returns the time of the store at now, in unix nanoseconds.
 func storeTime(s *store, now time.Time) int64 {
 	s.ledger.mu.Lock()
 	defer s.ledger.mu.Unlock()
-	return int64(now.Sub(began)) + s.origin
+	return int64(now.Sub(Began)) + s.origin
 }
 
 // readClock asks the store for its time over conn. A user who may not call TIME costs only this: windows then follow our own clock.
@@ -45,7 +45,7 @@ func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, e
 		if word != "NOPERM" && !(word == "ERR" && strings.Contains(strings.ToUpper(reply.Text), "TIME")) {
 			return reply.Text, nil
 		}
-		setOrigin(s, sent.UnixNano()-int64(sent.Sub(began)))
+		setOrigin(s, sent.UnixNano()-int64(sent.Sub(Began)))
 		s.mu.Lock()
 		news := !s.clockRefused
 		s.clockRefused = true
@@ -66,7 +66,7 @@ func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, e
 	if err != nil {
 		return "", fmt.Errorf("reading the store's clock: %w", resp.ErrProtocol)
 	}
-	middle := int64(sent.Sub(began) + roundTrip/2)
+	middle := int64(sent.Sub(Began) + roundTrip/2)
 	learnClock(s, time.Unix(seconds, micros*1000).UnixNano()-middle, roundTrip)
 	return "", nil
 }

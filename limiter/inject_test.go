@@ -6,16 +6,13 @@ import (
 	"github.com/gatequota/gatequota/window"
 )
 
-// takeAt is Take for a request that came at another time.
+// takeAt takes a request that came at a time.
 func takeAt(l *Limiter, client string, now time.Time) (d window.Decision, way string) {
-	at := int64(now.Sub(began))
-	if l.store != nil {
-		takeCounted(l, client, at, nil, &d)
+	at := now.Sub(Began)
+	if l.store == nil {
+		TakeLocal(l, client, at, &d)
 	} else {
-		l.ledger.mu.Lock()
-		window.FixedTake(l.table.counts, client, (at+l.table.origin)/second, l.limit, &d)
-		l.ledger.mu.Unlock()
-		d.Way = Local
+		TakeShared(l, client, at, &d)
 	}
 	way = d.Way
 	d.Way = ""

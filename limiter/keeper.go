@@ -300,7 +300,7 @@ func fillPart(b *batch, t *table, next int) int {
 	b.store.ledger.mu.Lock()
 	defer b.store.ledger.mu.Unlock()
 	b.origin = b.store.origin
-	unix := (int64(b.start.Sub(began)) + b.origin) / second
+	unix := (int64(b.start.Sub(Began)) + b.origin) / second
 	part, after := window.FixedPart(t.counts, unix, maxBatch, next)
 	for _, f := range part {
 		if f.Known > 0 {

@@ -79,6 +79,7 @@ type Limiter struct {
 	store            *store // nil: counted in memory alone
 	ledger           *ledger
 	table            *table
+	counts           *window.FixedCounts // of the table
 }
 
 // New returns a limiter. It opens no connection. While the context is not done this
@@ -94,70 +95,67 @@ func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 	if s.Store == nil {
 		l.ledger = openLedger("local " + s.Scope + " " + strconv.FormatInt(s.Window, 10))
 		l.table = openTable(l.ledger, "local", s.Scope, s.Window, s.MaxClients, now)
+		l.counts = l.table.counts
 		return l
 	}
 	name := s.Store.Network + " " + s.Store.Address + " " + strconv.Itoa(s.Store.DB)
 	l.ledger = openLedger(name)
 	l.table = openTable(l.ledger, name, s.Store.KeyPrefix+":"+s.Scope, s.Window, s.MaxClients, now)
+	l.counts = l.table.counts
 	l.store = openStore(s.Store, l.ledger)
 	serve(l.store, ctx, l.table)
 	return l
 }
 
-// Take counts one request of a client now and decides it: it fills in d, which is
-// zero. It waits for the store as long as its Timeout at most. The client is an
-// identity as of source.Identify. The way is Shared or Local where the request was
-// counted; for Open and Closed the decision says no more than Allowed and RetryAfter.
-//
 // An interpreter makes each call pay for all variables of the function, those of
-// branches not taken too; so the ways are functions of their own.
-func Take(l *Limiter, client string, d *window.Decision) {
-	at := int64(time.Since(began))
-	if l.store != nil {
-		takeCounted(l, client, at, nil, d)
-		return
-	}
-	takeLocal(l, client, at, d)
-}
+// branches not taken too. So the two ways to take a request are functions of their
+// own, what is rare is left to others, and what could be one call less is.
 
-// takeLocal decides by the count in this gateway's memory. at is the time since began.
-func takeLocal(l *Limiter, client string, at int64, d *window.Decision) {
+// TakeLocal counts one request of a client in this gateway's memory and decides it: it
+// fills in d, which is zero. The client is an identity as of source.Identify; at is when
+// the request came, as the time since Began.
+func TakeLocal(l *Limiter, client string, at time.Duration, d *window.Decision) {
 	t := l.table
-	t.ledger.mu.Lock()
+	l.ledger.mu.Lock()
 	t.used = true
-	window.FixedTake(t.counts, client, (at+t.origin)/second, l.limit, d)
-	t.ledger.mu.Unlock()
+	window.FixedTake(l.counts, client, (int64(at)+t.origin)/second, l.limit, d)
+	l.ledger.mu.Unlock()
 	d.Way = Local
 }
 
-// takeCounted decides by the store's count, if it has to and can. The first request
-// of a batch leads it, the others wait until it is answered. at is the time since
-// began; before is the batch in which this request was taken in vain, if it was, whose
-// deadline is kept.
+// TakeShared counts one request of a client in the store and decides it, as TakeLocal
+// does. It waits for the store as long as its Timeout at most. The way is Shared or
+// Local where the request was counted; for Open and Closed the decision says no more
+// than Allowed and RetryAfter.
 //
-// A client whose count is known to have reached the limit is refused without the
-// store, since a count never falls within its window. So whoever is over its limit
-// costs the store nothing.
-func takeCounted(l *Limiter, client string, at int64, before *batch, d *window.Decision) {
+// The first request of a batch leads it, the others wait until it is answered. A client
+// whose count is known to have reached the limit is refused without the store, since a
+// count never falls within its window. So whoever is over its limit costs the store
+// nothing.
+func TakeShared(l *Limiter, client string, at time.Duration, d *window.Decision) {
 	s := l.store
 	s.ledger.mu.Lock()
 	if s.health >= away {
-		takeAway(l, client, at, d)
+		takeAway(l, client, int64(at), d)
 		return
 	}
-	unix := (at + s.origin) / second
-	f := window.FixedFind(l.table.counts, client, unix)
+	unix := (int64(at) + s.origin) / second
+	c := l.counts
+	f := c.Newest[client]
+	if f == nil || unix < c.Start || unix >= c.End {
+		f = window.FixedFind(c, client, unix)
+	}
 	if f.Known >= l.limit {
 		refuseKnown(l, f, unix, d)
 		return
 	}
 	b := s.next
-	if b == nil || before != nil {
-		takeIdle(l, f, at, unix, before, d)
+	if b == nil {
+		takeIdle(l, f, int64(at), unix, d)
 		return
 	}
 	if b.turn != f.Turn {
-		takeFirst(l, f, at, unix, before, d)
+		takeFirst(l, f, int64(at), unix, nil, d)
 		return
 	}
 	sl := b.slots[f.Slot]
@@ -166,29 +164,55 @@ func takeCounted(l *Limiter, client string, at int64, before *batch, d *window.D
 	s.ledger.mu.Unlock()
 	<-b.done
 	if sl.answer < 1 {
-		takeUnanswered(l, at, b, sl, d)
+		takeUnanswered(l, int64(at), b, sl, d)
 		return
 	}
 	// The requests of the slot were counted together, and share the count in the
-	// order in which they came.
-	decide(l, f, sl.answer-sl.requests+place, unix, d)
+	// order in which they came. The rest is decide, without the call.
+	remaining := l.limit - sl.answer + sl.requests - place
+	d.Way = Shared
+	d.Reset = f.End - unix
+	if remaining < 0 {
+		d.RetryAfter = d.Reset
+		return
+	}
+	d.Allowed = true
+	d.Remaining = remaining
 }
 
-// takeIdle is takeCounted where there is no batch to join. Who calls it holds the
-// ledger's mutex.
-func takeIdle(l *Limiter, f *window.FixedCount, at, unix int64, before *batch, d *window.Decision) {
+// takeAgain is TakeShared for a request that a batch took in vain. The deadline of that
+// batch is kept.
+func takeAgain(l *Limiter, client string, at int64, before *batch, d *window.Decision) {
 	s := l.store
-	if before == nil && f.Unsettled == 0 && s.turn.TryLock() {
+	s.ledger.mu.Lock()
+	if s.health >= away {
+		takeAway(l, client, at, d)
+		return
+	}
+	unix := (at + s.origin) / second
+	f := window.FixedFind(l.counts, client, unix)
+	if f.Known >= l.limit {
+		refuseKnown(l, f, unix, d)
+		return
+	}
+	takeFirst(l, f, at, unix, before, d)
+}
+
+// takeIdle is TakeShared where there is no batch to join. Who calls it holds the
+// ledger's mutex.
+func takeIdle(l *Limiter, f *window.FixedCount, at, unix int64, d *window.Decision) {
+	s := l.store
+	if f.Unsettled == 0 && s.turn.TryLock() {
 		if s.conn != nil && !s.rested {
 			takeSingle(l, f, at, unix, d)
 			return
 		}
 		s.turn.Unlock()
 	}
-	takeFirst(l, f, at, unix, before, d)
+	takeFirst(l, f, at, unix, nil, d)
 }
 
-// takeFirst is takeCounted for the first request of a client in a batch, or of all.
+// takeFirst is TakeShared for the first request of a client in a batch, or of all.
 // Who calls it holds the ledger's mutex.
 func takeFirst(l *Limiter, f *window.FixedCount, at, unix int64, before *batch, d *window.Decision) {
 	s := l.store
@@ -284,7 +308,7 @@ func takeUnanswered(l *Limiter, at int64, b *batch, sl *slot, d *window.Decision
 			// It belongs to the next window.
 			at = sl.count.End*second - b.origin
 		}
-		takeCounted(l, client, at, b, d)
+		takeAgain(l, client, at, b, d)
 		return
 	}
 	if over {
@@ -327,6 +351,6 @@ func takeAlone(l *Limiter, client string, at int64, asked bool, d *window.Decisi
 	if gateways == 0 {
 		gateways = t.gateways
 	}
-	window.FixedAlone(window.FixedFind(t.counts, client, unix), unix, l.limit, l.fallbackLimit, gateways, asked, d)
+	window.FixedAlone(window.FixedFind(l.counts, client, unix), unix, l.limit, l.fallbackLimit, gateways, asked, d)
 	l.ledger.mu.Unlock()
 }

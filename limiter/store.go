@@ -44,7 +44,7 @@ type store struct {
 
 	// These are guarded by the ledger's mutex.
 	next    *batch // that requests may join
-	origin  int64  // the store's time at began, unix nanoseconds
+	origin  int64  // the store's time at Began, unix nanoseconds
 	health  int64  // 0: answers; below away: failed lately; else not asked
 	batches int64  // made so far
 	passed  int64  // requests decided without the store since it went away
@@ -106,7 +106,7 @@ func newStore(o *StoreSettings, l *ledger) *store {
 		prefix:      o.KeyPrefix,
 		said:        map[string]time.Time{},
 	}
-	s.origin = began.UnixNano()
+	s.origin = Began.UnixNano()
 	dial := &resp.Options{
 		Network:     o.Network,
 		Address:     o.Address,

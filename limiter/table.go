@@ -26,7 +26,7 @@ type table struct {
 	ledger *ledger
 
 	// These are guarded by the ledger's mutex.
-	origin   int64 // for a scope that is counted in memory: unix nanoseconds at began
+	origin   int64 // for a scope that is counted in memory: unix nanoseconds at Began
 	counts   *window.FixedCounts
 	used     bool   // counted in since idle was set
 	gateways int64  // that count in this scope, this one included, as last learnt; 0: never
@@ -68,7 +68,7 @@ func openTable(l *ledger, name, head string, length int64, maxClients int, now t
 			t.used = false
 			t.idle = now
 		} else if now.Sub(t.idle) > time.Duration(2*t.length)*time.Second {
-			t.counts = window.NewFixedCounts(t.length, window.FixedMax(t.counts))
+			window.FixedClear(t.counts)
 		}
 		t.ledger.mu.Unlock()
 	}
@@ -79,7 +79,7 @@ func openTable(l *ledger, name, head string, length int64, maxClients int, now t
 		tables[name] = t
 	}
 	l.mu.Lock()
-	t.origin = now.UnixNano() - int64(now.Sub(began))
+	t.origin = now.UnixNano() - int64(now.Sub(Began))
 	window.FixedSetMax(t.counts, maxClients)
 	l.mu.Unlock()
 	return t

@@ -196,6 +196,12 @@ func FixedLost(f *FixedCount, settled int64) {
 //
 // A FixedCounts is not safe for concurrent use.
 type FixedCounts struct {
+	// Newest has the counts of the newest window by client, and Start and End are its
+	// bounds in unix seconds, End excluded. They are there to be read without a call,
+	// where each one costs; FixedFind says what they do not.
+	Newest     map[string]*FixedCount
+	Start, End int64
+
 	length   int64 // of a window, in seconds
 	max      int
 	current  *fixedWindow // the newest
@@ -218,7 +224,9 @@ const evictionSample = 8
 // NewFixedCounts returns an empty table for windows of length seconds and at most
 // max clients, both at least 1.
 func NewFixedCounts(length int64, max int) *FixedCounts {
-	return &FixedCounts{length: length, max: max, current: newFixedWindow(0, length), previous: newFixedWindow(-1, length)}
+	c := &FixedCounts{length: length, max: max}
+	FixedClear(c)
+	return c
 }
 
 func newFixedWindow(id, length int64) *fixedWindow {
@@ -228,12 +236,11 @@ func newFixedWindow(id, length int64) *fixedWindow {
 // FixedTake counts one request of a client at a time in unix seconds and decides
 // it, all in one: it runs for every request, in an interpreter that pays most for
 // calls, and for all that stands in a function whether it is reached or not. So a
-// client that is new, or another window, is left to fixedFindFirst.
+// client that is new, or another window, is left to FixedFind.
 func FixedTake(c *FixedCounts, client string, unix, limit int64, d *Decision) {
-	w := c.current
-	f := w.counts[client]
-	if f == nil || unix < w.start || unix >= w.end {
-		f = fixedFindFirst(c, client, unix)
+	f := c.Newest[client]
+	if f == nil || unix < c.Start || unix >= c.End {
+		f = FixedFind(c, client, unix)
 	}
 	f.Known++
 	d.Reset = f.End - unix
@@ -249,15 +256,6 @@ func FixedTake(c *FixedCounts, client string, unix, limit int64, d *Decision) {
 // It is zero if there was none. It stays valid, if of no use to others, when it is
 // evicted.
 func FixedFind(c *FixedCounts, client string, unix int64) *FixedCount {
-	w := c.current
-	f := w.counts[client]
-	if f == nil || unix < w.start || unix >= w.end {
-		return fixedFindFirst(c, client, unix)
-	}
-	return f
-}
-
-func fixedFindFirst(c *FixedCounts, client string, unix int64) *FixedCount {
 	id, _ := FixedAt(unix, c.length)
 	w := fixedMove(c, id)
 	f := w.counts[client]
@@ -301,6 +299,12 @@ func FixedPart(c *FixedCounts, unix int64, count, next int) (part []*FixedCount,
 	return part, from
 }
 
+// FixedClear drops all counts.
+func FixedClear(c *FixedCounts) {
+	c.previous = newFixedWindow(-1, c.length)
+	fixedTurn(c, 0)
+}
+
 // FixedLen returns how many counts are held.
 func FixedLen(c *FixedCounts) int {
 	return len(c.current.order) + len(c.previous.order)
@@ -333,8 +337,16 @@ func fixedMove(c *FixedCounts, id int64) *fixedWindow {
 	} else {
 		c.previous = newFixedWindow(id-1, c.length)
 	}
-	c.current = newFixedWindow(id, c.length)
+	fixedTurn(c, id)
 	return c.current
+}
+
+// fixedTurn makes window id the newest one.
+func fixedTurn(c *FixedCounts, id int64) {
+	c.current = newFixedWindow(id, c.length)
+	c.Newest = c.current.counts
+	c.Start = c.current.start
+	c.End = c.current.end
 }
 
 // fixedEvict makes room for one count in window w.
