@@ -134,112 +134,93 @@ func TakeLocal(l *Limiter, client string, at time.Duration, d *window.Decision) 
 // nothing.
 func TakeShared(l *Limiter, client string, at time.Duration, d *window.Decision) {
 	s := l.store
-	s.ledger.mu.Lock()
-	if s.health >= away {
-		takeAway(l, client, int64(at), d)
-		return
-	}
-	unix := (int64(at) + s.origin) / second
 	c := l.counts
+	s.ledger.mu.Lock()
+	unix := (int64(at) + s.origin) / second
 	f := c.Newest[client]
-	if f == nil || unix < c.Start || unix >= c.End {
-		f = window.FixedFind(c, client, unix)
+	if f != nil && unix < c.End && unix >= c.Start {
+		if f.Known >= l.limit {
+			refuseKnown(l, f, unix, d)
+			return
+		}
+		b := s.next
+		if b != nil && b.turn == f.Turn {
+			sl := b.slots[f.Slot]
+			sl.requests++
+			place := sl.requests
+			s.ledger.mu.Unlock()
+			<-b.done
+			if sl.answer < 1 {
+				takeUnanswered(l, client, at, b, sl, d)
+				return
+			}
+			// What follows is decide, without the call.
+			remaining := l.limit - sl.answer + sl.requests - place
+			d.Way = Shared
+			d.Reset = f.End - unix
+			if remaining < 0 {
+				d.RetryAfter = d.Reset
+				return
+			}
+			d.Allowed = true
+			d.Remaining = remaining
+			return
+		}
+	} else {
+		f = nil
 	}
-	if f.Known >= l.limit {
-		refuseKnown(l, f, unix, d)
-		return
-	}
-	b := s.next
-	if b == nil {
-		takeIdle(l, f, int64(at), unix, d)
-		return
-	}
-	if b.turn != f.Turn {
-		takeFirst(l, f, int64(at), unix, nil, d)
-		return
-	}
-	sl := b.slots[f.Slot]
-	sl.requests++
-	place := sl.requests
-	s.ledger.mu.Unlock()
-	<-b.done
-	if sl.answer < 1 {
-		takeUnanswered(l, int64(at), b, sl, d)
-		return
-	}
-	// The requests of the slot were counted together, and share the count in the
-	// order in which they came. The rest is decide, without the call.
-	remaining := l.limit - sl.answer + sl.requests - place
-	d.Way = Shared
-	d.Reset = f.End - unix
-	if remaining < 0 {
-		d.RetryAfter = d.Reset
-		return
-	}
-	d.Allowed = true
-	d.Remaining = remaining
+	takeFirst(l, f, client, at, unix, d)
 }
 
-// takeAgain is TakeShared for a request that a batch took in vain. The deadline of that
-// batch is kept.
-func takeAgain(l *Limiter, client string, at int64, before *batch, d *window.Decision) {
+// takeFirst is TakeShared for the first request of a client in a batch, or of all, and
+// for whatever else is rare. f is the client's count, if it is known. Who calls it holds
+// the ledger's mutex.
+func takeFirst(l *Limiter, f *window.FixedCount, client string, at time.Duration, unix int64, d *window.Decision) {
 	s := l.store
-	s.ledger.mu.Lock()
 	if s.health >= away {
 		takeAway(l, client, at, d)
 		return
 	}
-	unix := (at + s.origin) / second
-	f := window.FixedFind(l.counts, client, unix)
-	if f.Known >= l.limit {
-		refuseKnown(l, f, unix, d)
-		return
+	if f == nil {
+		f = window.FixedFind(l.counts, client, unix)
 	}
-	takeFirst(l, f, at, unix, before, d)
-}
-
-// takeIdle is TakeShared where there is no batch to join. Who calls it holds the
-// ledger's mutex.
-func takeIdle(l *Limiter, f *window.FixedCount, at, unix int64, d *window.Decision) {
-	s := l.store
-	if f.Unsettled == 0 && s.turn.TryLock() {
+	if s.next == nil && f.Unsettled == 0 && f.Known < l.limit && s.turn.TryLock() {
 		if s.conn != nil && !s.rested {
 			takeSingle(l, f, at, unix, d)
 			return
 		}
 		s.turn.Unlock()
 	}
-	takeFirst(l, f, at, unix, nil, d)
+	takeIn(l, f, at, unix, nil, d)
 }
 
-// takeFirst is TakeShared for the first request of a client in a batch, or of all.
-// Who calls it holds the ledger's mutex.
-func takeFirst(l *Limiter, f *window.FixedCount, at, unix int64, before *batch, d *window.Decision) {
-	s := l.store
-	b := s.next
+// takeIn has a request take part in a batch. before is the batch in which it was taken
+// in vain, if it was, whose deadline is kept. Who calls it holds the ledger's mutex.
+func takeIn(l *Limiter, f *window.FixedCount, at time.Duration, unix int64, before *batch, d *window.Decision) {
+	if f.Known >= l.limit {
+		refuseKnown(l, f, unix, d)
+		return
+	}
+	b := l.store.next
 	leads := b == nil || len(b.slots) == maxBatch || before != nil && b.start.After(before.start)
 	if leads {
-		b = newBatch(s, before)
+		b = newBatch(l.store, before)
 	}
 	sl := slotIn(b, l.table, f)
 	sl.requests++
 	place := sl.requests
-	s.ledger.mu.Unlock()
+	l.ledger.mu.Unlock()
 	if leads {
 		lead(b)
 	} else {
 		<-b.done
 	}
-	if sl.answer < 1 {
-		takeUnanswered(l, at, b, sl, d)
-		return
-	}
-	decide(l, f, sl.answer-sl.requests+place, unix, d)
+	decide(l, window.FixedClient(f), at, b, sl, place, unix, d)
 }
 
 // takeSingle is takeFirst for a request that finds the connection free. Who calls it
 // holds the ledger's mutex and the turn, which it gives back.
-func takeSingle(l *Limiter, f *window.FixedCount, at, unix int64, d *window.Decision) {
+func takeSingle(l *Limiter, f *window.FixedCount, at time.Duration, unix int64, d *window.Decision) {
 	s := l.store
 	t := l.table
 	t.used = true
@@ -255,7 +236,8 @@ func takeSingle(l *Limiter, f *window.FixedCount, at, unix int64, d *window.Deci
 	q := &single{store: s, start: time.Now(), head: t.head}
 	askSingle(q, call)
 	if q.answer < 1 {
-		takeUnanswered(l, at, &batch{start: q.start, origin: unix*second - at, asked: true}, &slot{count: f, answer: q.answer}, d)
+		b := &batch{start: q.start, origin: unix*second - int64(at), asked: true}
+		takeUnanswered(l, window.FixedClient(f), at, b, &slot{count: f, answer: q.answer}, d)
 		return
 	}
 	s.ledger.mu.Lock()
@@ -268,27 +250,40 @@ func takeSingle(l *Limiter, f *window.FixedCount, at, unix int64, d *window.Deci
 		f.Known = q.answer // the same, for nearly all
 	}
 	s.ledger.mu.Unlock()
-	decide(l, f, q.answer, unix, d)
-}
-
-// decide judges a request by the store's count with it.
-func decide(l *Limiter, f *window.FixedCount, count, unix int64, d *window.Decision) {
 	d.Way = Shared
 	d.Reset = f.End - unix
-	if count > l.limit {
+	if q.answer > l.limit {
 		d.RetryAfter = d.Reset
 		return
 	}
 	d.Allowed = true
-	d.Remaining = l.limit - count
+	d.Remaining = l.limit - q.answer
+}
+
+// decide judges a request by what its batch brought. The requests of a slot were counted
+// together, and share the count in the order in which they came, from place 1.
+func decide(l *Limiter, client string, at time.Duration, b *batch, sl *slot, place, unix int64, d *window.Decision) {
+	if sl.answer < 1 {
+		takeUnanswered(l, client, at, b, sl, d)
+		return
+	}
+	d.Way = Shared
+	d.Reset = sl.count.End - unix
+	remaining := l.limit - sl.answer + sl.requests - place
+	if remaining < 0 {
+		d.RetryAfter = d.Reset
+		return
+	}
+	d.Allowed = true
+	d.Remaining = remaining
 }
 
 // refuseKnown refuses a client by a count that is known. The way is Local where a
-// part of it comes from this gateway alone. Who calls it holds the ledger's mutex,
+// part of it comes from this gateway alone, or the store is away. Who calls it holds the ledger's mutex,
 // which it gives back.
 func refuseKnown(l *Limiter, f *window.FixedCount, unix int64, d *window.Decision) {
 	d.Way = Shared
-	if f.Lost+f.Unsettled > 0 {
+	if f.Lost+f.Unsettled > 0 || l.store.health >= away {
 		d.Way = Local
 	}
 	d.Reset = f.End - unix
@@ -299,14 +294,13 @@ func refuseKnown(l *Limiter, f *window.FixedCount, unix int64, d *window.Decisio
 
 // takeUnanswered decides a request to which its batch brought no count. It is taken
 // again where the store did surely not count it, and would now.
-func takeUnanswered(l *Limiter, at int64, b *batch, sl *slot, d *window.Decision) {
-	client := window.FixedClient(sl.count)
+func takeUnanswered(l *Limiter, client string, at time.Duration, b *batch, sl *slot, d *window.Decision) {
 	waited := time.Since(b.start)
 	over := sl.answer == window.FixedOver
 	if (over || b.moved) && b.tries < maxTries && waited < l.store.timeout/2 {
 		if over {
 			// It belongs to the next window.
-			at = sl.count.End*second - b.origin
+			at = time.Duration(sl.count.End*second - b.origin)
 		}
 		takeAgain(l, client, at, b, d)
 		return
@@ -316,12 +310,24 @@ func takeUnanswered(l *Limiter, at int64, b *batch, sl *slot, d *window.Decision
 	}
 	// The wait may have been longer than a window: what counts is when it ended.
 	l.ledger.mu.Lock()
-	takeAlone(l, client, at+int64(waited), b.asked && !over, d)
+	takeAlone(l, client, at+waited, b.asked && !over, d)
+}
+
+// takeAgain takes a request that a batch took in vain.
+func takeAgain(l *Limiter, client string, at time.Duration, before *batch, d *window.Decision) {
+	s := l.store
+	s.ledger.mu.Lock()
+	if s.health >= away {
+		takeAway(l, client, at, d)
+		return
+	}
+	unix := (int64(at) + s.origin) / second
+	takeIn(l, window.FixedFind(l.counts, client, unix), at, unix, before, d)
 }
 
 // takeAway decides a request while the store is away. Who calls it holds the ledger's
 // mutex, which it gives back.
-func takeAway(l *Limiter, client string, at int64, d *window.Decision) {
+func takeAway(l *Limiter, client string, at time.Duration, d *window.Decision) {
 	s := l.store
 	s.passed++
 	if !s.kept {
@@ -333,7 +339,7 @@ func takeAway(l *Limiter, client string, at int64, d *window.Decision) {
 // takeAlone decides without the store, as the operator chose. asked says that the
 // store may have counted the request. Who calls it holds the ledger's mutex, which it
 // gives back.
-func takeAlone(l *Limiter, client string, at int64, asked bool, d *window.Decision) {
+func takeAlone(l *Limiter, client string, at time.Duration, asked bool, d *window.Decision) {
 	d.Way = l.onStoreFailure
 	if d.Way != Local {
 		l.ledger.mu.Unlock()
@@ -346,7 +352,7 @@ func takeAlone(l *Limiter, client string, at int64, asked bool, d *window.Decisi
 	}
 	t := l.table
 	t.used = true
-	unix := (at + l.store.origin) / second
+	unix := (int64(at) + l.store.origin) / second
 	gateways := l.fallbackGateways
 	if gateways == 0 {
 		gateways = t.gateways
