@@ -3,6 +3,7 @@ package limiter
 import (
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -468,4 +469,56 @@ func TestPanicAfterAPanicKeepsNobodyWaiting(t *testing.T) {
 	}
 	l.store.link = link
 	want(t, "after it", begin(l, "b", start), 5, 2)
+}
+
+// Whatever breaks while many ask, everybody is answered, the store hands out each place
+// once, and what passes without it is told to it once at most.
+func TestManyAtOnceWhileConnectionsBreak(t *testing.T) {
+	server := fakeStore(t)
+	s := settings("stress", server)
+	s.Limit = 1500
+	l := openAlone(t, s)
+	other := settings("stress", server)
+	other.Limit = 1500
+	other.Store.Timeout = 2 * time.Minute // a connection of its own to the same count
+	limiters := []*Limiter{l, openAlone(t, other)}
+	const users, requests, clients = 16, 300, 3
+	var mu sync.Mutex
+	places := map[string]int{}
+	alone := map[string]int64{}
+	var group sync.WaitGroup
+	for u := 0; u < users; u++ {
+		group.Add(1)
+		go func(u int) {
+			defer group.Done()
+			for i := 0; i < requests; i++ {
+				who := strconv.Itoa((u + i) % clients)
+				d, way := takeAt(limiters[u%2], who, start)
+				mu.Lock()
+				if d.Allowed && way == Shared {
+					places[who+" "+strconv.FormatInt(d.Remaining, 10)]++
+				} else if d.Allowed {
+					alone[who]++
+				}
+				mu.Unlock()
+				if i%20 == 0 {
+					server.breakCall(counted+(u+i/20)%2, u%3)
+					recovered(limiters[i/20%2].store)
+				}
+			}
+		}(u)
+	}
+	group.Wait()
+	for place, times := range places {
+		if times > 1 {
+			t.Errorf("the place %q was handed out %d times", place, times)
+		}
+	}
+	total := int64(0)
+	for i := 0; i < clients; i++ {
+		total += server.countOf("stress", strconv.Itoa(i), 0)
+	}
+	if total > users*requests || len(alone) == 0 {
+		t.Errorf("the store counts %d of %d requests; %v passed alone", total, users*requests, alone)
+	}
 }
