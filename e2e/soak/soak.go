@@ -241,6 +241,10 @@ func (o *outcome) weigh(all []*lab.Traefik, f *traffic, m *weatherMaker, hits in
 		if after.goroutines > before.goroutines+some || after.files > before.files+some || after.connections > before.connections+some {
 			complain("gateway %d holds %+v at rest, before %+v", i+1, after, before)
 		}
+		// Less than a few minutes have too few calm moments to tell anything.
+		if n := len(o.memory[i]); n < 6 && o.settings.duration >= 5*time.Minute {
+			complain("the memory of gateway %d was measured %d times only", i+1, n)
+		}
 		if first, last := o.thirds(i); float64(last) > float64(first)*(1+float64(o.settings.growth)/100) {
 			complain("gateway %d holds %d bytes in the last third, %d in the first", i+1, last, first)
 		}
@@ -296,8 +300,8 @@ func (o *outcome) String() string {
 		if first > 0 {
 			change = (float64(last)/float64(first) - 1) * 100
 		}
-		line(fmt.Sprintf("gateway %d", i+1), "memory %.1f MB in the first third, %.1f MB in the last (%+.1f %%); goroutines %d -> %d, files %d -> %d, connections to the store, of all, %d -> %d",
-			float64(first)/1e6, float64(last)/1e6, change, o.before[i].goroutines, o.after[i].goroutines,
+		line(fmt.Sprintf("gateway %d", i+1), "memory %.1f MB in the first third, %.1f MB in the last (%+.1f %%, %d measured); goroutines %d -> %d, files %d -> %d, connections to the store, of all, %d -> %d",
+			float64(first)/1e6, float64(last)/1e6, change, len(o.memory[i]), o.before[i].goroutines, o.after[i].goroutines,
 			o.before[i].files, o.after[i].files, o.before[i].connections, o.after[i].connections)
 	}
 	for _, text := range o.complaints {

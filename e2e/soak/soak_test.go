@@ -11,7 +11,7 @@ func TestShortSoak(t *testing.T) {
 	s := defaults()
 	s.duration = 30 * time.Second
 	s.calm = 2 * time.Second
-	s.growth = 25
+	s.growth = 25 // of the few measurements that there may be
 	o := soak(t, s)
 	t.Logf("\n%s", o)
 	for _, text := range o.complaints {
