@@ -39,6 +39,11 @@ func failed(s *store, prefix, refusal string, err error) {
 		lasting(s, "NOPERM "+prefix, fmt.Sprintf("refuses the count of keys with the prefix %q (%s)", prefix, reason(refusal, nil)))
 		return
 	}
+	if resp.Word(refusal) == "WRONGTYPE" {
+		// One key that holds something else, and that this user may not replace.
+		lasting(s, "WRONGTYPE "+prefix, fmt.Sprintf("refuses the count of a key with the prefix %q (%s)", prefix, reason(refusal, nil)))
+		return
+	}
 	if err == errCrowded {
 		// Others had the connection for long: no sign that the store is ill.
 		s.mu.Lock()
@@ -238,6 +243,7 @@ var advices = map[string]string{
 	"CLUSTERDOWN": "it is a node of a cluster, which is not supported",
 	"NOREPLICAS":  "it has too few replicas to accept writes",
 	"DENIED":      "it is in protected mode; give it a password or set protected-mode no",
+	"WRONGTYPE":   "the key holds no count; give the user the rights +get and +del, or delete it",
 	"MISCONF":     "it cannot write to its disk and refuses writes",
 	"ERR":         "it cannot run the script; check its version and the rights of the user",
 }

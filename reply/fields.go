@@ -54,6 +54,18 @@ func NewFields(policy string, limit, windowSeconds int64, style Style, decisionH
 	}
 }
 
+// decimals[n] is n in decimal digits, for the numbers below ready: most limits and
+// windows are short, and a look is cheaper here than a call.
+const ready = 1024
+
+var decimals []string
+
+func init() {
+	for n := 0; n < ready; n++ {
+		decimals = append(decimals, strconv.Itoa(n))
+	}
+}
+
 // Write tells the client where it stands, in the header of an answer that was not
 // sent yet: whether it was allowed, how many requests remain (less than zero is
 // zero), that it can make no more than these within the next reset seconds, and by
@@ -84,8 +96,17 @@ func Write(f *Fields, h http.Header, allowed bool, remaining, reset int64, way s
 		writeBeside(f, h, allowed, remaining, reset, way)
 		return
 	}
-	left := strconv.FormatInt(remaining, 10)
-	seconds := strconv.FormatInt(reset, 10)
+	left, seconds := "", ""
+	if remaining < ready {
+		left = decimals[remaining]
+	} else {
+		left = strconv.FormatInt(remaining, 10)
+	}
+	if reset < ready && reset >= 0 {
+		seconds = decimals[reset]
+	} else {
+		seconds = strconv.FormatInt(reset, 10)
+	}
 	h["Ratelimit-Policy"] = []string{f.policy}
 	h["Ratelimit"] = []string{f.remaining + left + ";t=" + seconds}
 	h["X-Ratelimit-Limit"] = []string{f.limit}
