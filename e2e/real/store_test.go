@@ -293,7 +293,7 @@ func TestRightsOfTheStoresUser(t *testing.T) {
 	t.Parallel()
 	const limit = 5
 	enough := []any{"on", ">" + password, "resetkeys", "~rate:*", "resetchannels", "-@all",
-		"+evalsha", "+eval", "+incrby", "+expire", "+ttl", "+get", "+del", "+time"}
+		"+evalsha", "+eval", "+incrby", "+expire", "+ttl", "+get", "+del", "+time", "+zadd", "+zremrangebyscore", "+zcard"}
 	for _, tt := range []struct {
 		name   string
 		redis  bool
