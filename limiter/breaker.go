@@ -126,6 +126,7 @@ func recovered(s *store) {
 	s.ledger.mu.Unlock()
 	s.mu.Lock()
 	s.cameBack = now
+	s.pushed = time.Time{} // it is told at once what it may have lost
 	lasted := now.Sub(s.wentAway)
 	news := s.told || lasted >= stableAfter
 	s.mu.Unlock()
@@ -245,7 +246,7 @@ var advices = map[string]string{
 	"DENIED":      "it is in protected mode; give it a password or set protected-mode no",
 	"WRONGTYPE":   "the key holds no count; give the user the rights +get and +del, or delete it",
 	"MISCONF":     "it cannot write to its disk and refuses writes",
-	"ERR":         "it cannot run the script; check its version and the rights of the user",
+	"ERR":         "it cannot run the script; check its version, the rights of the user, and its maxclients",
 }
 
 func panicked(r interface{}) error {
