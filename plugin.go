@@ -24,6 +24,7 @@ type middleware struct {
 	limiter   *limiter.Limiter
 	local     bool // the limiter counts in memory alone
 	fields    *reply.Fields
+	silent    bool // the fields are none
 }
 
 // New returns the middleware called name in front of next. Traefik calls it for
@@ -45,6 +46,7 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 		limiter:   limiter.New(ctx, &s.limiter, time.Now()),
 		local:     s.limiter.Store == nil,
 		fields:    s.fields,
+		silent:    reply.Silent(s.fields),
 	}, nil
 }
 
@@ -63,7 +65,9 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		m.serveUncounted(w, req, d)
 		return
 	}
-	reply.Write(m.fields, w.Header(), d.Allowed, d.Remaining, d.Reset, d.Way)
+	if !m.silent {
+		reply.Write(m.fields, w.Header(), d.Allowed, d.Remaining, d.Reset, d.Way)
+	}
 	if !d.Allowed {
 		reply.Refuse(w, d.RetryAfter)
 		return

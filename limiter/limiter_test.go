@@ -282,3 +282,25 @@ func TestLateTurnIsNoStoreFailure(t *testing.T) {
 		t.Errorf("%+v by way %s when its turn comes in time, want the fifth, shared", d, way)
 	}
 }
+
+func TestKnownToBeOverTheLimitIsRefusedWithoutTheStore(t *testing.T) {
+	for _, way := range []string{Local, Closed, Open} {
+		store := fakeStore(t)
+		s := settings(way, store)
+		s.OnStoreFailure = way
+		l := open(t, s)
+		now := time.Now()
+		take(l, "client", 6, now)
+		store.Stop()
+		for i := 0; i < 5; i++ {
+			takeAt(l, "newcomer "+strconv.Itoa(i), now)
+		}
+		d, got := takeAt(l, "client", now)
+		if d.Allowed || d.RetryAfter != d.Reset || d.Reset < 1 || got != Local {
+			t.Errorf("%s: %+v by way %s, want a refusal until the window ends", way, d, got)
+		}
+		if _, got := takeAt(l, "newcomer", now); got != way {
+			t.Errorf("a newcomer is decided by way %s, want %s", got, way)
+		}
+	}
+}

@@ -54,6 +54,11 @@ func NewFields(policy string, limit, windowSeconds int64, style Style, decisionH
 	}
 }
 
+// Silent reports whether these fields are none at all, so that Write has nothing to do.
+func Silent(f *Fields) bool {
+	return !f.ietf && !f.legacy && f.decision == ""
+}
+
 // decimals[n] is n in decimal digits, for the numbers below ready: most limits and
 // windows are short, and a look is cheaper here than a call.
 const ready = 1024

@@ -325,3 +325,16 @@ func FuzzList(f *testing.F) {
 		}
 	})
 }
+
+func TestSilentFieldsAreNone(t *testing.T) {
+	for _, style := range []Style{Both, IETF, Legacy, None} {
+		for _, decision := range []string{"", name} {
+			f := NewFields("quota", 5, 60, style, decision)
+			h := http.Header{}
+			Write(f, h, true, 4, 60, "shared")
+			if Silent(f) != (len(h) == 0) {
+				t.Errorf("style %v, decision header %q: silent is %v, and the header %v", style, decision, Silent(f), h)
+			}
+		}
+	}
+}

@@ -27,14 +27,17 @@ var routes = []route{
 	{name: "none", title: "no middleware"},
 	{name: "traefik-memory-allowed", title: "Traefik rateLimit, in memory"},
 	{name: "local-allowed", title: "Gatequota, mode local", own: true, against: "traefik-memory-allowed"},
+	{name: "local-allowed-bare", title: "Gatequota, mode local, without fields", own: true, against: "traefik-memory-allowed"},
 	{name: "traefik-redis-allowed", title: "Traefik rateLimit, with redis"},
 	{name: "shared-allowed", title: "Gatequota, mode shared", own: true, against: "traefik-redis-allowed"},
+	{name: "shared-allowed-bare", title: "Gatequota, mode shared, without fields", own: true, against: "traefik-redis-allowed"},
 	{name: "traefik-redis-keys", title: "Traefik rateLimit, with redis", many: true},
 	{name: "shared-keys", title: "Gatequota, mode shared", own: true, many: true, against: "traefik-redis-keys"},
 	{name: "traefik-memory-refused", title: "Traefik rateLimit, in memory", refused: true},
 	{name: "local-refused", title: "Gatequota, mode local", own: true, refused: true, against: "traefik-memory-refused"},
 	{name: "traefik-redis-refused", title: "Traefik rateLimit, with redis", refused: true},
 	{name: "shared-refused", title: "Gatequota, mode shared", own: true, refused: true, against: "traefik-redis-refused"},
+	{name: "shared-refused-bare", title: "Gatequota, mode shared, without fields", own: true, refused: true, against: "traefik-redis-refused"},
 }
 
 var byName = func() map[string]route {
@@ -85,6 +88,13 @@ func configuration(t testing.TB, store string, replicas []string, window time.Du
 			"limit": limit, "window": window.String(), "mode": mode, "sourceCriterion": source, "valkey": group{"endpoints": []string{store}},
 		}}}
 	}
+	// Traefik's own tells an allowed client nothing; so do these.
+	bare := func(mode string, limit string) group {
+		middleware := own(mode, limit)
+		options := middleware["plugin"].(group)[lab.PluginName].(group)
+		options["headers"], options["decisionHeader"] = "none", ""
+		return middleware
+	}
 	const plenty, hardlyAny = "999999999999999", "1"
 	middlewares := group{
 		"traefik-memory-allowed": builtIn(builtInAllowed, nil),
@@ -93,10 +103,13 @@ func configuration(t testing.TB, store string, replicas []string, window time.Du
 		"traefik-redis-refused":  builtIn(builtInRefused, group{"redis": redis}),
 		"traefik-redis-keys":     builtIn(builtInKeys, group{"redis": redis}),
 		"local-allowed":          own("local", plenty),
+		"local-allowed-bare":     bare("local", plenty),
 		"local-refused":          own("local", hardlyAny),
 		"shared-allowed":         own("shared", plenty),
+		"shared-allowed-bare":    bare("shared", plenty),
 		"shared-keys":            own("shared", plenty),
 		"shared-refused":         own("shared", hardlyAny),
+		"shared-refused-bare":    bare("shared", hardlyAny),
 	}
 	routers := group{}
 	for _, r := range routes {
