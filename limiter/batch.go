@@ -239,7 +239,13 @@ func encode(b *batch) []string {
 		if f.Unsettled > 0 {
 			sl.settled = window.FixedSettle(f)
 		}
-		calls[i] = encodeOne(sl.table, f, sl.requests+sl.settled, unix)
+		t := sl.table
+		n, known := sl.requests+sl.settled, f.Known-f.Unsettled
+		if n < ready && known < ready && t.tailAt == unix && t.tailEnd == f.End {
+			calls[i] = f.Key + numbers[n] + numbers[known] + t.tail // encodeOne, without the call
+		} else {
+			calls[i] = encodeOne(t, f, n, unix)
+		}
 	}
 	return calls
 }
@@ -250,11 +256,7 @@ func encodeOne(t *table, f *window.FixedCount, n, unix int64) string {
 	if t.tailAt != unix || t.tailEnd != f.End {
 		newTail(t, f.End, unix)
 	}
-	known := f.Known - f.Unsettled
-	if n < 256 && known > 255 {
-		return f.Key + numbers[n] + resp.Bulk(strconv.FormatInt(known, 10)) + t.tail
-	}
-	return f.Key + number(n) + number(known) + t.tail
+	return f.Key + number(n) + number(f.Known-f.Unsettled) + t.tail
 }
 
 // newTail encodes the seconds left in the window that ends at end, and its end.
@@ -271,11 +273,14 @@ func newTail(t *table, end, unix int64) {
 	t.tailAt = unix
 }
 
-// numbers[n] is number(n).
+// numbers[n] is number(n), for the numbers below ready: most counts are small, and a
+// look is cheaper here than a call.
+const ready = 1024
+
 var numbers []string
 
 func init() {
-	for n := int64(0); n < 256; n++ {
+	for n := int64(0); n < ready; n++ {
 		numbers = append(numbers, number(n))
 	}
 }
