@@ -85,6 +85,8 @@ func wrongOptions(t *T) {
 		{"headers", append([]any{"", "all", "IETF"}, texts...), false},
 		{"decisionHeader", append([]any{"X Way", "X-Way:", "Wäy", "a\r\nb"}, texts...), false},
 		{"maxClients", append([]any{"0", "16777217", float64(16777217)}, integers...), false},
+		{"fallback.limit", append([]any{"0", float64(0), "101", float64(101)}, integers...), false},
+		{"fallback.gateways", append([]any{"0", "10001", float64(10001)}, integers...), false},
 		{"sourceCriterion.requestHeaderName", append([]any{"", "X Key", "X-Key:", "Schlüssel", "Host", "host"}, texts...), false},
 		{"sourceCriterion.requestHost", []any{"", "yes", "1", "TRUE", float64(1), list, group}, false},
 		{"sourceCriterion.ipStrategy.depth", append([]any{"1001", float64(1001)}, integers...), false},
@@ -131,7 +133,7 @@ func wrongOptions(t *T) {
 		})
 	}
 	for option, bound := range map[string]string{
-		"limit": "999999999999999", "window": "366d", "maxClients": "16777216", "sourceCriterion.ipStrategy.ipv6Subnet": "128",
+		"limit": "999999999999999", "window": "366d", "maxClients": "16777216", "fallback.limit": "999999999999999", "fallback.gateways": "10000", "sourceCriterion.ipStrategy.ipv6Subnet": "128",
 		"sourceCriterion.ipStrategy.depth": "1000", "valkey.db": "1000000", "valkey.timeout": "10s", "valkey.dialTimeout": "1m",
 	} {
 		t.refused(with(t.shared("sourceCriterion", absent), option, "99999999999999"+"99"), option, bound)
@@ -162,7 +164,7 @@ func missingOptions(t *T) {
 func unknownOptions(t *T) {
 	for _, option := range []string{
 		"limitt", "rate", "period", "average", "limit ", "requestHeaderName", "depth", "endpoints", "password", "tls",
-		"sourceCriterion.requestHeader", "sourceCriterion.depth", "sourceCriterion.limit",
+		"gateways", "fallback.limits", "fallback.window", "sourceCriterion.requestHeader", "sourceCriterion.depth", "sourceCriterion.limit",
 		"valkey.endpoint", "valkey.address", "valkey.pasword", "valkey.ca", "valkey.limit",
 		"valkey.tls.caFile", "valkey.tls.endpoints",
 	} {
@@ -208,6 +210,9 @@ func rightOptions(t *T) {
 		{"headers", []any{"both", "ietf", "legacy", "none"}},
 		{"decisionHeader", []any{"", "X-Way"}},
 		{"maxClients", []any{"1", "16777216", float64(65536)}},
+		{"fallback", []any{map[string]any{}, map[string]any{"limit": "5", "gateways": 2}}},
+		{"fallback.limit", []any{"1", "5", float64(5)}},
+		{"fallback.gateways", []any{"1", "10000", float64(2)}},
 		{"sourceCriterion", []any{
 			map[string]any{}, map[string]any{"requestHost": "true"}, map[string]any{"requestHost": true},
 			map[string]any{"requestHost": false, "requestHeaderName": "Authorization"}, map[string]any{"requestHost": "false"},
