@@ -190,13 +190,23 @@ func TestEveryOptionArrivesFromEveryProvider(t *testing.T) {
 		},
 		"file": {
 			options{
-				"limit": 8, "window": "3h",
+				"limit": 8, "window": "3h", "fallback": options{"limit": 3},
 				"valkey": options{
 					"endpoints": []string{store.Addr()}, "username": "gateway", "passwordFile": lab.PasswordFile(t, password+"\n"),
 					"tls": options{"insecureSkipVerify": true, "cert": own.CertFile, "key": own.KeyFile},
 				},
 			},
-			[]string{"limit 8 in 3h0m0s", "mode shared", "tls true"},
+			[]string{"limit 8 in 3h0m0s", "mode shared", "tls true", "onStoreFailure local up to 3"},
+		},
+		"gateways": {
+			options{
+				"limit": 12, "window": "7h", "fallback": options{"gateways": 4},
+				"valkey": options{
+					"endpoints": []string{store.Addr()}, "username": "gateway", "password": password,
+					"tls": options{"insecureSkipVerify": true, "cert": own.CertFile, "key": own.KeyFile},
+				},
+			},
+			[]string{"limit 12 in 7h0m0s", "onStoreFailure local shared by 4 gateways"},
 		},
 		"host": {
 			options{"limit": 9, "window": "4h", "mode": "local", "sourceCriterion": options{"requestHost": true}},
