@@ -122,8 +122,8 @@ type ValkeyConfig struct {
 	PasswordFile interface{} `json:"passwordFile,omitempty"`
 	// DB is the number of the database: 0 to 1000000. Default: 0.
 	DB interface{} `json:"db,omitempty"`
-	// Timeout is how long a request waits for the store at most, for a connection
-	// and its answer together: 1ms to 10s. Default: 100ms.
+	// Timeout is how long a request waits for the store at most, its turn
+	// and the answer together: 1ms to 10s. Default: 100ms.
 	Timeout interface{} `json:"timeout,omitempty"`
 	// DialTimeout is how long opening a connection may take, log-in included: 1ms
 	// to 60s. Default: 1s.

@@ -39,7 +39,7 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 	if err != nil {
 		return nil, fmt.Errorf("gatequota: middleware %s: %w", name, err)
 	}
-	announce(name, s.summary)
+	logSettings(name, s.summary)
 	return &middleware{
 		next:      next,
 		criterion: &s.criterion,
@@ -87,18 +87,18 @@ func (m *middleware) serveUncounted(w http.ResponseWriter, req *http.Request, d 
 }
 
 var (
-	announcedMu sync.Mutex
-	announced   = map[string]string{} // the last summary of each middleware
+	loggedMu sync.Mutex
+	logged   = map[string]string{} // the last summary of each middleware
 )
 
-// announce logs the effective settings of a middleware when they are new, and not
+// logSettings logs the effective settings of a middleware when they are new, and not
 // for each of its routers and at each reload.
-func announce(name, summary string) {
-	announcedMu.Lock()
-	defer announcedMu.Unlock()
-	if announced[name] == summary {
+func logSettings(name, summary string) {
+	loggedMu.Lock()
+	defer loggedMu.Unlock()
+	if logged[name] == summary {
 		return
 	}
-	announced[name] = summary
+	logged[name] = summary
 	fmt.Fprintf(os.Stderr, "gatequota: middleware %s: %s\n", name, summary)
 }

@@ -27,7 +27,7 @@ const (
 type batch struct {
 	store  *store
 	turn   int64     // a number that no other batch of the ledger has
-	start  time.Time // when its time Began to run, by the clock of this machine
+	start  time.Time // when its time began to run, by the clock of this machine
 	tries  int       // how many batches its requests were in before
 	origin int64     // the store's origin by which the requests found their windows
 	slots  []*slot   // guarded by the ledger's mutex until the batch is taken from the queue
@@ -56,7 +56,7 @@ type slot struct {
 }
 
 var (
-	fixed = resp.NewScript(window.FixedScript)
+	fixedScript = resp.NewScript(window.FixedScript)
 	// errCrowded is why a batch was not asked for: its turn came when the rest of its
 	// time would have been no fair chance for the store.
 	errCrowded = errors.New("the turn came too late")
@@ -99,39 +99,67 @@ func slotIn(b *batch, t *table, f *window.FixedCount) *slot {
 }
 
 // A single is a request that finds nobody before it: it asks for itself, and whoever
-// comes meanwhile joins a batch. The turn is its own already.
+// comes meanwhile joins a batch. It is what a batch of one is, with less work.
 type single struct {
-	store   *store
-	start   time.Time
-	answer  int64
+	limiter *Limiter
+	count   *window.FixedCount
+	start   time.Time // when its time began to run, by the clock of this machine
+	origin  int64     // the store's origin by which it found its window
+	locks   bool      // it holds the ledger's mutex
+
+	answer  int64 // as of a slot
 	refusal string
 	err     error
-	head    string // what its key begins with
 }
 
-// askSingle makes one attempt at the count of a single request, and gives the turn on.
-func askSingle(q *single, call string) {
+// askSingle makes one attempt at the count of a single request. Who calls it holds the
+// ledger's mutex and the turn, which it gives back.
+func askSingle(q *single, unix int64) {
 	defer finishSingle(q)
-	q.answer, q.refusal, q.err = resp.Eval(q.store.conn, q.start.Add(q.store.timeout), fixed, 4, call)
+	q.start = time.Now()
+	s := q.limiter.store
+	t := q.limiter.table
+	t.used = true
+	s.batches++
+	if !s.kept {
+		startKeeper(s)
+	}
+	if q.count.Key == "" {
+		setKey(t, q.count)
+	}
+	call := encodeOne(t, q.count, 1, unix)
+	q.origin = s.origin
+	q.locks = false
+	s.ledger.mu.Unlock()
+	q.answer, q.refusal, q.err = resp.Eval(s.conn, q.start.Add(s.timeout), fixedScript, 4, call)
 }
 
 // finishSingle is to a single what finish is to a batch.
 func finishSingle(q *single) {
 	r := recover()
-	if r != nil || q.answer == 0 {
+	s := q.limiter.store
+	if r != nil || q.answer == 0 || !s.conn.Usable {
 		singleFailed(q, r)
 	}
-	q.store.turn.Unlock()
+	s.turn.Unlock()
 }
 
 func singleFailed(q *single, r interface{}) {
+	s := q.limiter.store
+	if q.locks {
+		q.locks = false
+		s.ledger.mu.Unlock()
+	}
 	if r != nil {
 		q.answer = 0
 		q.err = panicked(r)
-		resp.Drop(q.store.link)
+		// Whatever is under way on the connection has no reader any more.
+		resp.Drop(s.link)
 	}
-	q.store.conn = nil // it may be used up
-	failed(q.store, q.head, q.refusal, q.err)
+	s.conn = nil
+	if q.answer == 0 {
+		failed(s, q.limiter.table.head, q.refusal, q.err)
+	}
 }
 
 // setKey encodes the key of a count. Who calls it holds the ledger's mutex.
@@ -170,13 +198,12 @@ func ask(b *batch) {
 		return
 	}
 	counts := make([]int64, len(calls))
-	answered, refusals, err := resp.EvalAll(s.conn, deadline, fixed, 4, calls, counts)
-	if err != nil || refusals != nil {
-		s.conn = nil // it may be used up
-		b.err = err
-	} else {
-		b.whole = true
+	answered, refusals, err := resp.EvalAll(s.conn, deadline, fixedScript, 4, calls, counts)
+	if !s.conn.Usable {
+		s.conn = nil
 	}
+	b.err = err
+	b.whole = err == nil && refusals == nil
 	note(b, counts, answered, refusals)
 }
 
@@ -256,7 +283,7 @@ func encodeOne(t *table, f *window.FixedCount, n, unix int64) string {
 	if t.tailAt != unix || t.tailEnd != f.End {
 		newTail(t, f.End, unix)
 	}
-	return f.Key + number(n) + number(f.Known-f.Unsettled) + t.tail
+	return f.Key + encodeInt(n) + encodeInt(f.Known-f.Unsettled) + t.tail
 }
 
 // newTail encodes the seconds left in the window that ends at end, and its end.
@@ -273,20 +300,20 @@ func newTail(t *table, end, unix int64) {
 	t.tailAt = unix
 }
 
-// numbers[n] is number(n), for the numbers below ready: most counts are small, and a
-// look is cheaper here than a call.
+// ready is how many small arguments of the script are encoded in advance, in numbers:
+// most counts are small, and a look is cheaper here than a call.
 const ready = 1024
 
 var numbers []string
 
 func init() {
 	for n := int64(0); n < ready; n++ {
-		numbers = append(numbers, number(n))
+		numbers = append(numbers, encodeInt(n))
 	}
 }
 
-// number encodes an argument of the script.
-func number(n int64) string {
+// encodeInt encodes an argument of the script.
+func encodeInt(n int64) string {
 	if n < int64(len(numbers)) && n >= 0 {
 		return numbers[n]
 	}
@@ -303,13 +330,10 @@ func note(b *batch, counts []int64, answered int, refusals []string) {
 		if i < answered && (refusals == nil || refusals[i] == "") {
 			sl.answer = counts[i]
 		}
-		f := sl.count
-		if sl.answer < 1 {
-			window.FixedLost(f, sl.settled)
-		} else if f.Lost > 0 || f.Unsettled > 0 {
-			window.FixedAnswered(f, sl.answer, sl.settled)
-		} else if f.Known < sl.answer {
-			f.Known = sl.answer // the same, for nearly all
+		if sl.answer > 0 {
+			noteAnswer(sl.count, sl.answer, sl.settled)
+		} else {
+			window.FixedLost(sl.count, sl.settled)
 		}
 	}
 	b.noted = true
@@ -320,6 +344,15 @@ func note(b *batch, counts []int64, answered int, refusals []string) {
 	mu.Unlock()
 	if !b.whole {
 		noteRefusal(b, refusals)
+	}
+}
+
+// noteAnswer is window.FixedAnswered, which most counts do not need.
+func noteAnswer(f *window.FixedCount, answer, settled int64) {
+	if f.Lost > 0 || f.Unsettled > 0 {
+		window.FixedAnswered(f, answer, settled)
+	} else if f.Known < answer {
+		f.Known = answer
 	}
 }
 

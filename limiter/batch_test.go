@@ -30,7 +30,7 @@ func backdate(l *Limiter, by time.Duration) {
 	l.store.next.start = l.store.next.start.Add(-by)
 }
 
-// taken is what Take returns.
+// taken is what a request is told.
 type taken struct {
 	window.Decision
 	way string

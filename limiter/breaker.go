@@ -33,15 +33,11 @@ const (
 // failed notes a batch that brought no count, and stops asking the store when it was
 // one too many in a row.
 func failed(s *store, prefix, refusal string, err error) {
-	if resp.Word(refusal) == "NOPERM" {
-		// One prefix, or one command, that this user may not touch: others may
-		// work all the same.
-		lasting(s, "NOPERM "+prefix, fmt.Sprintf("refuses the count of keys with the prefix %q (%s)", prefix, reason(refusal, nil)))
-		return
-	}
-	if resp.Word(refusal) == "WRONGTYPE" {
-		// One key that holds something else, and that this user may not replace.
-		lasting(s, "WRONGTYPE "+prefix, fmt.Sprintf("refuses the count of a key with the prefix %q (%s)", prefix, reason(refusal, nil)))
+	word := resp.Word(refusal)
+	if word == "NOPERM" || word == "WRONGTYPE" {
+		// One prefix, or one command, that this user may not touch; or a key that holds
+		// something else, and that this user may not replace. Others may work all the same.
+		lasting(s, word+" "+prefix, fmt.Sprintf("refuses the count of keys with the prefix %q (%s)", prefix, reason(refusal, nil)))
 		return
 	}
 	if err == errCrowded {

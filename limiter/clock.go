@@ -13,10 +13,10 @@ import (
 // clockAge is how old the last reading of the store's clock may be.
 const clockAge = time.Minute
 
-// latest is the last second of the year 9999. No clock is further on.
-const latest = 253402300799
+// maxUnix is the last second of the year 9999. No clock is further on.
+const maxUnix = 253402300799
 
-// Began is where this process counts time from. Differences to it are taken by the
+// Began is where this process counts time from. It is never changed. Differences to it are taken by the
 // monotonic clock, so that a store's time, once read, goes on evenly whatever
 // happens to the clock of this machine.
 var Began = time.Now()
@@ -59,7 +59,7 @@ func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, e
 		return "", fmt.Errorf("reading the store's clock: %w", resp.ErrProtocol)
 	}
 	seconds, err := strconv.ParseInt(reply.Array[0].Text, 10, 64)
-	if err != nil || seconds < 0 || seconds > latest {
+	if err != nil || seconds < 0 || seconds > maxUnix {
 		return "", fmt.Errorf("reading the store's clock: %w", resp.ErrProtocol)
 	}
 	micros, err := strconv.ParseInt(reply.Array[1].Text, 10, 64)

@@ -193,7 +193,7 @@ func (f *fake) announce(_ *fakevalkey.Server, args []string) string {
 			return fakevalkey.Error(refusal)
 		}
 	}
-	if len(args) != 4 || args[1] != gateway || args[2] != "15" {
+	if len(args) != 4 || args[1] != gatewayID || args[2] != "15" {
 		f.t.Errorf("a gateway is announced with %q", args)
 	}
 	f.scopes = append(f.scopes, args[0])
@@ -318,4 +318,17 @@ func keptOf(s *store) bool {
 	s.ledger.mu.Lock()
 	defer s.ledger.mu.Unlock()
 	return s.kept
+}
+
+// takeAt takes a request that came at a time.
+func takeAt(l *Limiter, client string, now time.Time) (d window.Decision, way string) {
+	at := now.Sub(Began)
+	if l.store == nil {
+		TakeLocal(l, client, at, &d)
+	} else {
+		TakeShared(l, client, at, &d)
+	}
+	way = d.Way
+	d.Way = ""
+	return d, way
 }

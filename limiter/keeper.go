@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// rounds is the time between two rounds of a keeper whose store answers.
-	rounds = 250 * time.Millisecond
+	// keeperInterval is the time between two looks of a keeper whose store answers.
+	keeperInterval = 250 * time.Millisecond
 	// keeperIdle is the time without any request after which the keeper of a store that
 	// no configuration names any more leaves it alone. The next request brings it back.
 	keeperIdle = time.Minute
@@ -29,8 +29,8 @@ const (
 	pushPause = 5 * time.Millisecond
 )
 
-// gateway is the name of this process among those that use a store.
-var gateway = newName()
+// gatewayID is the name of this process among those that use a store.
+var gatewayID = newName()
 
 func newName() string {
 	name := make([]byte, 8)
@@ -42,7 +42,8 @@ func newName() string {
 }
 
 // AnnounceScript adds a gateway to those that serve a scope, and answers how many they
-// are.
+// are. It counts gateways and no requests, so it stands here and not in window; it is
+// exported for tests that try it on real servers.
 //
 //	KEYS[1]  the gateways of a scope, a sorted set by the time of their last announcement
 //	ARGV[1]  the gateway
@@ -59,7 +60,7 @@ redis.call('EXPIRE', KEYS[1], ARGV[2])
 return redis.call('ZCARD', KEYS[1])
 `
 
-var announcing = resp.NewScript(AnnounceScript)
+var announceScript = resp.NewScript(AnnounceScript)
 
 // startKeeper begins to keep a store. Who calls it holds the ledger's mutex.
 func startKeeper(s *store) {
@@ -78,7 +79,7 @@ func keep(s *store) {
 		if healthOf(s) >= away {
 			probe(s)
 		} else {
-			time.Sleep(rounds)
+			time.Sleep(keeperInterval)
 			look(s)
 		}
 		s.ledger.mu.Lock()
@@ -87,7 +88,7 @@ func keep(s *store) {
 		if asked != batches {
 			batches = asked
 			rest = time.Now()
-		} else if time.Since(rest) > restTime-rounds {
+		} else if time.Since(rest) > restTime-keeperInterval {
 			letRest(s)
 		}
 		if active != seen {
@@ -160,8 +161,8 @@ func tryScript(s *store) (refusal string, err error) {
 	s.mu.Lock()
 	key := s.prefix + ":probe:{gatequota}"
 	s.mu.Unlock()
-	end := (storeTime(s, time.Now()) + int64(longestPause)) / int64(time.Second)
-	_, refusal, err = callAside(s, fixed, 4, resp.Bulk(key)+number(1)+number(0)+number(int64(longestPause/time.Second))+number(end))
+	end := (storeTime(s, time.Now()) + int64(longestPause)) / second
+	_, refusal, err = callAside(s, fixedScript, 4, resp.Bulk(key)+encodeInt(1)+encodeInt(0)+encodeInt(int64(longestPause)/second)+encodeInt(end))
 	return refusal, err
 }
 
@@ -175,8 +176,8 @@ func callAside(s *store, script *resp.Script, args int, call string) (count int6
 		return 0, "", err
 	}
 	count, refusal, err = resp.Eval(s.conn, deadline, script, args, call)
-	if err != nil || refusal != "" {
-		s.conn = nil // it may be used up
+	if !s.conn.Usable {
+		s.conn = nil
 	}
 	return count, refusal, err
 }
@@ -213,7 +214,9 @@ func readClockAside(s *store) bool {
 		return false
 	}
 	refusal, err := readClock(s, s.conn, deadline)
-	s.conn = nil // it may be used up
+	if !s.conn.Usable {
+		s.conn = nil
+	}
 	return err == nil && refusal == ""
 }
 
@@ -248,9 +251,9 @@ func tablesOf(s *store) []*table {
 // learns how many they are.
 func announce(s *store) {
 	for _, t := range tablesOf(s) {
-		now := storeTime(s, time.Now()) / int64(time.Second)
-		count, refusal, err := callAside(s, announcing, 3,
-			resp.Bulk(t.head+":gateways")+resp.Bulk(gateway)+number(int64(announcedFor/time.Second))+number(now))
+		now := storeTime(s, time.Now()) / second
+		count, refusal, err := callAside(s, announceScript, 3,
+			resp.Bulk(t.head+":gateways")+resp.Bulk(gatewayID)+encodeInt(int64(announcedFor)/second)+encodeInt(now))
 		if err != nil {
 			return
 		}

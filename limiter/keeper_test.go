@@ -82,6 +82,6 @@ func TestKeeperInTheQueueKeepsItsTime(t *testing.T) {
 	select {
 	case <-waiting[0]:
 	case <-alarm.C:
-		t.Error("a request waits behind a keeper that Began to wait when its turn came")
+		t.Error("a request waits behind a keeper that began to wait when its turn came")
 	}
 }

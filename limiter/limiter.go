@@ -82,7 +82,8 @@ type Limiter struct {
 	counts           *window.FixedCounts // of the table
 }
 
-// New returns a limiter. It opens no connection. While the context is not done this
+// New returns a limiter; now is the time by the clock of this machine. It opens no
+// connection. While the context is not done this
 // gateway counts as one of those that serve the scope, and keeps up with the store,
 // once a request was counted there.
 func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
@@ -103,13 +104,24 @@ func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 	l.table = openTable(l.ledger, name, s.Store.KeyPrefix+":"+s.Scope, s.Window, s.MaxClients, now)
 	l.counts = l.table.counts
 	l.store = openStore(s.Store, l.ledger)
-	serve(l.store, ctx, l.table)
+	serve(ctx, l.store, l.table)
 	return l
 }
 
 // An interpreter makes each call pay for all variables of the function, those of
 // branches not taken too. So the two ways to take a request are functions of their
-// own, what is rare is left to others, and what could be one call less is.
+// own, what is rare is left to others, and what could be one call less is:
+//
+//	TakeLocal
+//	TakeShared      joins a batch that has its client already, or
+//	  refuseKnown   refuses by what is known, or
+//	  takeFirst     finds the way of all others:
+//	    takeAway    the store is away
+//	    takeSingle  the connection is free: the request asks for itself
+//	    takeIn      it joins the next batch, or leads it
+//	takeUnanswered  after a batch, or a single, in vain:
+//	  takeAgain     once more, or
+//	  takeAlone     without the store
 
 // TakeLocal counts one request of a client in this gateway's memory and decides it: it
 // fills in d, which is zero. The client is an identity as of source.Identify; at is when
@@ -222,21 +234,11 @@ func takeIn(l *Limiter, f *window.FixedCount, at time.Duration, unix int64, befo
 // holds the ledger's mutex and the turn, which it gives back.
 func takeSingle(l *Limiter, f *window.FixedCount, at time.Duration, unix int64, d *window.Decision) {
 	s := l.store
-	t := l.table
-	t.used = true
-	s.batches++
-	if !s.kept {
-		startKeeper(s)
-	}
-	if f.Key == "" {
-		setKey(t, f)
-	}
-	call := encodeOne(t, f, 1, unix)
-	s.ledger.mu.Unlock()
-	q := &single{store: s, start: time.Now(), head: t.head}
-	askSingle(q, call)
+	q := &single{limiter: l, count: f, locks: true}
+	askSingle(q, unix)
 	if q.answer < 1 {
-		b := &batch{start: q.start, origin: unix*second - int64(at), asked: true}
+		// What can still be done is what is done after a batch.
+		b := &batch{start: q.start, origin: q.origin, asked: true}
 		takeUnanswered(l, window.FixedClient(f), at, b, &slot{count: f, answer: q.answer}, d)
 		return
 	}
@@ -244,12 +246,9 @@ func takeSingle(l *Limiter, f *window.FixedCount, at time.Duration, unix int64, 
 	if s.health > 0 && s.health < away {
 		s.health = 0
 	}
-	if f.Lost > 0 || f.Unsettled > 0 {
-		window.FixedAnswered(f, q.answer, 0)
-	} else if f.Known < q.answer {
-		f.Known = q.answer // the same, for nearly all
-	}
+	noteAnswer(f, q.answer, 0)
 	s.ledger.mu.Unlock()
+	// What follows is decide, without the call.
 	d.Way = Shared
 	d.Reset = f.End - unix
 	if q.answer > l.limit {

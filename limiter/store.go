@@ -21,6 +21,9 @@ const (
 	restTime = time.Second
 )
 
+// Mutexes are taken in this order: the turn of a store, its mu, the mutex of a ledger;
+// tablesMu before that of a ledger. Who holds the ledger's may only try for the turn.
+
 // A store is one Valkey as some middlewares use it: its one connection and the queue
 // in front of it (batch.go), its clock (clock.go), whether it answers (breaker.go),
 // and what is to be done beside the requests (keeper.go).
@@ -131,7 +134,7 @@ func newStore(o *StoreSettings, l *ledger) *store {
 }
 
 // serve notes that a middleware with this context and table uses the store.
-func serve(s *store, ctx context.Context, t *table) {
+func serve(ctx context.Context, s *store, t *table) {
 	s.mu.Lock()
 	s.users = append(present(s.users), user{ctx: ctx, table: t})
 	s.mu.Unlock()

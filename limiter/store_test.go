@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -43,8 +44,11 @@ func TestTablesAreKeyedByLedgerScopeAndLength(t *testing.T) {
 	if of("local", "tables", 60, 20) != a {
 		t.Error("one scope has two tables")
 	}
-	if got := window.FixedMax(a.counts); got != 20 {
-		t.Errorf("the table holds at most %d, want the 20 that were loaded last", got)
+	for i := int64(0); i < 30; i++ {
+		window.FixedFind(a.counts, strconv.FormatInt(i, 10), 7)
+	}
+	if got := window.FixedLen(a.counts); got != 20 {
+		t.Errorf("the table holds %d of 30, want the 20 that were loaded last", got)
 	}
 	if of("local", "tables", 3600, 10) == a || of("local", "tables2", 60, 10) == a || of("tcp x 0", "tables", 60, 10) == a {
 		t.Error("another length, scope or ledger has the same table")

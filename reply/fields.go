@@ -59,8 +59,8 @@ func Silent(f *Fields) bool {
 	return !f.ietf && !f.legacy && f.decision == ""
 }
 
-// decimals[n] is n in decimal digits, for the numbers below ready: most limits and
-// windows are short, and a look is cheaper here than a call.
+// ready is how many numbers have their decimal digits ready, in decimals: most limits
+// and windows are short, and a look is cheaper here than a call.
 const ready = 1024
 
 var decimals []string

@@ -33,19 +33,16 @@ type Options struct {
 
 // Conn is one connection. It belongs to one goroutine at a time.
 type Conn struct {
-	// Stamp and Used are for whoever uses the connection; nothing here reads or
-	// changes them.
-	Stamp, Used int64
+	// Usable says that the connection may be used: see answered. It is false from the
+	// moment a command is written until its answer was read. It is there to be read
+	// alone.
+	Usable bool
 
 	net net.Conn // what is read and written: raw, or TLS over it
 	// raw is what is closed. Closing TLS would write first, and could block for
 	// seconds on a server that is gone.
 	raw net.Conn
 	in  *bufio.Reader
-
-	// ok says that the connection may be used: see answered. It is false from the
-	// moment a command is written.
-	ok bool
 }
 
 // Dial opens a connection: connect, TLS handshake, AUTH and SELECT, all of it
@@ -62,7 +59,7 @@ func dialUntil(o *Options, deadline time.Time) (*Conn, error) {
 	if err != nil {
 		return nil, dialError(err)
 	}
-	c := &Conn{raw: raw, net: raw, ok: true}
+	c := &Conn{raw: raw, net: raw, Usable: true}
 	if o.TLS != nil {
 		secured := tls.Client(raw, tlsFor(o))
 		if err := raw.SetDeadline(deadline); err != nil {
@@ -121,7 +118,7 @@ func demandOK(c *Conn, o *Options, deadline time.Time, args ...string) error {
 	if reply.Kind != '+' || reply.Text != "OK" {
 		return fmt.Errorf("%s: %w: it is not OK", args[0], ErrProtocol)
 	}
-	if !c.ok {
+	if !c.Usable {
 		return fmt.Errorf("%s: %w: more than one answer", args[0], ErrProtocol)
 	}
 	return nil
@@ -138,7 +135,7 @@ func dialError(err error) error {
 
 // Close closes the connection. For one that belongs to a link there is Drop.
 func Close(c *Conn) {
-	c.ok = false
+	c.Usable = false
 	_ = c.raw.Close()
 }
 
@@ -151,7 +148,7 @@ const peekTime = 200 * time.Microsecond
 // millisecond, so it is for connections that were idle for long. A connection that
 // breaks without a word is not found out.
 func Alive(c *Conn) bool {
-	if !c.ok {
+	if !c.Usable {
 		return false
 	}
 	if err := c.net.SetReadDeadline(time.Now().Add(peekTime)); err != nil {
@@ -166,10 +163,10 @@ func Alive(c *Conn) bool {
 // The error wraps ErrTimeout, ErrLost or ErrProtocol; after it the connection is of
 // no more use.
 func Do(c *Conn, deadline time.Time, args ...string) (Reply, error) {
-	if !c.ok {
+	if !c.Usable {
 		return Reply{}, usedAgain()
 	}
-	c.ok = false
+	c.Usable = false
 	// On a connection that takes no deadline Write fails too.
 	_ = c.net.SetDeadline(deadline)
 	if _, err := c.net.Write([]byte(encode(args))); err != nil {
@@ -208,7 +205,7 @@ func broken(err error) error {
 // came behind the reply: that would be taken for the answer to the next command,
 // and so on for ever.
 func answered(c *Conn, refusal string) {
-	c.ok = c.in.Buffered() == 0 && !forbidsReuse(refusal)
+	c.Usable = c.in.Buffered() == 0 && !forbidsReuse(refusal)
 }
 
 // forbidsReuse tells whether an error line says that this server cannot do the work

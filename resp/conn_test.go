@@ -54,7 +54,7 @@ func (w *wire) Close() error { return nil }
 // connOn returns a connection whose server answers with the given bytes.
 func connOn(answers string) (*Conn, *wire) {
 	w := &wire{in: strings.NewReader(answers)}
-	return &Conn{net: w, raw: w, in: bufio.NewReaderSize(w, maxLine), ok: true}, w
+	return &Conn{net: w, raw: w, in: bufio.NewReaderSize(w, maxLine), Usable: true}, w
 }
 
 // soon is a deadline that a working test never reaches.
@@ -92,7 +92,7 @@ func TestDoReturnsEveryKindOfReply(t *testing.T) {
 		if w.writes != 1 || w.sets != 1 || w.out.String() != "*1\r\n$4\r\nPING\r\n" {
 			t.Errorf("%d writes, %d deadlines, %q written", w.writes, w.sets, w.out.String())
 		}
-		if !c.ok {
+		if !c.Usable {
 			t.Errorf("%q: not reusable", test.wire)
 		}
 	}
@@ -104,7 +104,7 @@ func TestNothingIsSentAfterAnError(t *testing.T) {
 		if reply, err := Do(c, soon(), "PING"); err == nil {
 			t.Errorf("%q: got %+v", answer, reply)
 		}
-		if c.ok {
+		if c.Usable {
 			t.Errorf("%q: reusable", answer)
 		}
 		_, err := Do(c, soon(), "PING")
@@ -143,7 +143,7 @@ func TestReuseByTheLastAnswer(t *testing.T) {
 		if _, err := Do(c, soon(), "PING"); err != nil {
 			t.Errorf("%q: %v", test.answer, err)
 		}
-		if got := c.ok; got != test.want {
+		if got := c.Usable; got != test.want {
 			t.Errorf("%q: reusable after Do is %v", test.answer, got)
 		}
 		if test.answer[0] == '+' {
@@ -153,7 +153,7 @@ func TestReuseByTheLastAnswer(t *testing.T) {
 		if _, _, err := add(c, soon(), "k"); err != nil {
 			t.Errorf("%q: %v", test.answer, err)
 		}
-		if got := c.ok; got != test.want {
+		if got := c.Usable; got != test.want {
 			t.Errorf("%q: reusable after EvalAll is %v", test.answer, got)
 		}
 	}

@@ -55,7 +55,7 @@ func Connect(l *Link, deadline time.Time) (*Conn, error) {
 	l.mu.Lock()
 	c := l.conn
 	l.mu.Unlock()
-	if c != nil && c.ok {
+	if c != nil && c.Usable {
 		return c, nil
 	}
 	return await(l, deadline)
@@ -79,7 +79,7 @@ func await(l *Link, deadline time.Time) (*Conn, error) {
 func apply(l *Link, w *caller) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.conn != nil && l.conn.ok {
+	if l.conn != nil && l.conn.Usable {
 		serve(w, l.conn, nil)
 		return
 	}
@@ -128,7 +128,7 @@ func open(l *Link) {
 	if err == nil && l.opened != nil {
 		err = l.opened(c, deadline)
 	}
-	if err == nil && !c.ok {
+	if err == nil && !c.Usable {
 		err = fmt.Errorf("%w: the answers to the opening were not read", ErrProtocol)
 	}
 	if err != nil && c != nil {

@@ -79,10 +79,10 @@ func Bulk(text string) string {
 // It is written for an interpreter, where a call of a function costs as much as ten
 // statements, and all that is rare is elsewhere.
 func EvalAll(c *Conn, deadline time.Time, s *Script, args int, calls []string, counts []int64) (answered int, refusals []string, err error) {
-	if !c.ok || len(calls) == 0 || len(calls) > len(counts) || args < 0 || args > maxArgs {
+	if !c.Usable || len(calls) == 0 || len(calls) > len(counts) || args < 0 || args > maxArgs {
 		return 0, nil, unwritten(c, args, calls, counts)
 	}
-	c.ok = false
+	c.Usable = false
 	// On a connection that takes no deadline Write fails too.
 	_ = c.net.SetDeadline(deadline)
 	if _, err = c.net.Write([]byte(s.prefixes[args] + strings.Join(calls, s.joints[args]) + "\r\n")); err != nil {
@@ -102,17 +102,17 @@ func EvalAll(c *Conn, deadline time.Time, s *Script, args int, calls []string, c
 			i += takeCounts(c, counts[i+1:len(calls)])
 		}
 	}
-	c.ok = c.in.Buffered() == 0 // as answered does
+	c.Usable = c.in.Buffered() == 0 // as answered does
 	return len(calls), nil, nil
 }
 
 // Eval is EvalAll for one call: it returns the integer that the script answers, or the
 // error line, or an error.
 func Eval(c *Conn, deadline time.Time, s *Script, args int, call string) (n int64, refusal string, err error) {
-	if !c.ok || args < 0 || args > maxArgs {
+	if !c.Usable || args < 0 || args > maxArgs {
 		return 0, "", unwritten(c, args, nil, nil)
 	}
-	c.ok = false
+	c.Usable = false
 	// On a connection that takes no deadline Write fails too.
 	_ = c.net.SetDeadline(deadline)
 	if _, err = c.net.Write([]byte(s.prefixes[args] + call + "\r\n")); err != nil {
@@ -122,9 +122,10 @@ func Eval(c *Conn, deadline time.Time, s *Script, args int, call string) (n int6
 	if err == nil && line[0] == ':' && line[len(line)-2] == '\r' {
 		n, err = strconv.ParseInt(string(line[1:len(line)-2]), 10, 64)
 		if err == nil {
-			c.ok = c.in.Buffered() == 0 // as answered does
+			c.Usable = c.in.Buffered() == 0 // as answered does
 			return n, "", nil
 		}
+		return 0, "", fmt.Errorf("%w: an integer that is none", ErrProtocol)
 	}
 	return evalUnusual(c, deadline, s, args, call, line, err)
 }
@@ -168,7 +169,7 @@ func unwritten(c *Conn, args int, calls []string, counts []int64) error {
 	if len(calls) > len(counts) || args < 0 || args > maxArgs {
 		return fmt.Errorf("resp: %d calls with %d arguments and room for %d counts", len(calls), args, len(counts))
 	}
-	if !c.ok {
+	if !c.Usable {
 		return usedAgain()
 	}
 	return nil // there are no calls
@@ -195,8 +196,8 @@ func unusual(c *Conn, deadline time.Time, s *Script, args int, calls []string, c
 		}
 		line, readErr = c.in.ReadSlice('\n')
 	}
-	c.ok = reusable && c.in.Buffered() == 0
-	if len(unknown) == 0 || !c.ok {
+	c.Usable = reusable && c.in.Buffered() == 0
+	if len(unknown) == 0 || !c.Usable {
 		return len(calls), refusals, nil
 	}
 	answered, err = evalBodies(c, deadline, s, args, calls, counts, refusals, unknown)
@@ -215,7 +216,7 @@ func evalBodies(c *Conn, deadline time.Time, s *Script, args int, calls []string
 	for n, i := range indexes {
 		again[n] = calls[i]
 	}
-	c.ok = false
+	c.Usable = false
 	_ = c.net.SetDeadline(deadline)
 	if _, err = c.net.Write([]byte(begin + strings.Join(again, "\r\n"+begin) + "\r\n")); err != nil {
 		return indexes[0], broken(err)
@@ -229,7 +230,7 @@ func evalBodies(c *Conn, deadline time.Time, s *Script, args int, calls []string
 		}
 		reusable = reusable && !forbidsReuse(refusals[i])
 	}
-	c.ok = reusable && c.in.Buffered() == 0
+	c.Usable = reusable && c.in.Buffered() == 0
 	return len(calls), nil
 }
 

@@ -83,7 +83,7 @@ type outcome struct {
 func outcomeOf(c *Conn, size int) outcome {
 	counts := make([]int64, size)
 	answered, refusals, err := EvalAll(c, soon(), counting, 0, keyed(size), counts)
-	return outcome{answered, counts[:answered], refusals, sentinelOf(err), c.ok}
+	return outcome{answered, counts[:answered], refusals, sentinelOf(err), c.Usable}
 }
 
 func sentinelOf(err error) error {
@@ -140,7 +140,7 @@ func TestEvalAllToTheByte(t *testing.T) {
 		c, w := connOn(strings.Repeat(":42\r\n", len(test.calls)))
 		counts := make([]int64, len(test.calls))
 		answered, refusals, err := EvalAll(c, soon(), s, test.args, test.calls, counts)
-		if answered != len(test.calls) || counts[0] != 42 || refusals != nil || err != nil || !c.ok {
+		if answered != len(test.calls) || counts[0] != 42 || refusals != nil || err != nil || !c.Usable {
 			t.Errorf("%d answered, %v, %q, %v", answered, counts, refusals, err)
 		}
 		if got := w.out.String(); got != test.want {
@@ -165,8 +165,8 @@ func TestEvalAllAnswersInOrder(t *testing.T) {
 			}
 			c := connect(t, l)
 			answered, refusals, err := EvalAll(c, soon(), counting, 2, calls, counts)
-			if answered != size || refusals != nil || err != nil || !c.ok {
-				t.Fatalf("%d calls: %d answered, %q, %v, usable %v", size, answered, refusals, err, c.ok)
+			if answered != size || refusals != nil || err != nil || !c.Usable {
+				t.Fatalf("%d calls: %d answered, %q, %v, usable %v", size, answered, refusals, err, c.Usable)
 			}
 			for i := range calls {
 				if want := int64(round * (i + 1)); counts[i] != want {
@@ -276,7 +276,7 @@ func TestEvalAllAnswers(t *testing.T) {
 		if w.writes > 2 || w.writes < 1+again {
 			t.Errorf("%s: %d writes", test.name, w.writes)
 		}
-		if c.ok {
+		if c.Usable {
 			continue
 		}
 		// What is used up sends nothing more.
@@ -380,7 +380,7 @@ func TestEvalAllSendsTheBodyForWhatIsUnknownOnly(t *testing.T) {
 	}
 	counts := make([]int64, 4)
 	answered, refusals, err := EvalAll(c, soon(), script, 1, calls, counts)
-	if answered != 4 || !reflect.DeepEqual(counts, []int64{1, 2, 3, 4}) || refusals != nil || err != nil || !c.ok {
+	if answered != 4 || !reflect.DeepEqual(counts, []int64{1, 2, 3, 4}) || refusals != nil || err != nil || !c.Usable {
 		t.Errorf("got %d, %v, %q, %v", answered, counts, refusals, err)
 	}
 	begin := "*5\r\n$4\r\nEVAL\r\n$9\r\nreturn 42\r\n$1\r\n1\r\n$1\r\n"
@@ -423,7 +423,7 @@ func TestEvalAllAfterTheScriptCacheWasLost(t *testing.T) {
 		}
 		c := connect(t, l)
 		answered, refusals, err := EvalAll(c, soon(), counting, 2, calls, counts)
-		if answered != 12 || refusals != nil || err != nil || !c.ok {
+		if answered != 12 || refusals != nil || err != nil || !c.Usable {
 			t.Fatalf("batch %d: %d answered, %q, %v", i, answered, refusals, err)
 		}
 		for j, n := range counts {
@@ -476,13 +476,13 @@ func TestEvalAllThatMakesNoSense(t *testing.T) {
 	} {
 		c, w := connOn(":1\r\n:1\r\n:1\r\n")
 		answered, refusals, err := EvalAll(c, soon(), counting, test.args, test.calls, test.counts)
-		if answered != 0 || refusals != nil || err == nil || sentinelOf(err) != err || w.writes != 0 || !c.ok {
-			t.Errorf("%s: %d answered, %q, %v, %d writes, usable %v", test.name, answered, refusals, err, w.writes, c.ok)
+		if answered != 0 || refusals != nil || err == nil || sentinelOf(err) != err || w.writes != 0 || !c.Usable {
+			t.Errorf("%s: %d answered, %q, %v, %d writes, usable %v", test.name, answered, refusals, err, w.writes, c.Usable)
 		}
 	}
 	c, w := connOn("")
-	if answered, refusals, err := EvalAll(c, soon(), counting, 0, nil, nil); answered != 0 || refusals != nil || err != nil || w.writes != 0 || !c.ok {
-		t.Errorf("no calls: %d answered, %q, %v, %d writes, usable %v", answered, refusals, err, w.writes, c.ok)
+	if answered, refusals, err := EvalAll(c, soon(), counting, 0, nil, nil); answered != 0 || refusals != nil || err != nil || w.writes != 0 || !c.Usable {
+		t.Errorf("no calls: %d answered, %q, %v, %d writes, usable %v", answered, refusals, err, w.writes, c.Usable)
 	}
 }
 
@@ -532,8 +532,8 @@ func TestEvalAllTimeoutOnAServerThatStops(t *testing.T) {
 	answered, refusals, err := EvalAll(c, time.Now().Add(50*time.Millisecond), counting, 2, calls, counts)
 	close(gate)
 	demand(t, err, ErrTimeout)
-	if answered > 5 || refusals != nil || c.ok {
-		t.Errorf("%d answered, %q, usable %v", answered, refusals, c.ok)
+	if answered > 5 || refusals != nil || c.Usable {
+		t.Errorf("%d answered, %q, usable %v", answered, refusals, c.Usable)
 	}
 	for i := 0; i < answered; i++ {
 		if counts[i] != int64(i+1) {

@@ -103,7 +103,8 @@ type FixedCount struct {
 	// End is when its window is over, in unix seconds.
 	End int64
 
-	// Key, Turn and Slot are for whoever asks the store; nothing here reads them.
+	// Key, Turn and Slot are for whoever asks the store; nothing here reads them. They
+	// stand here since to look for them elsewhere would cost a second search.
 	Key  string
 	Turn int64
 	Slot int
@@ -302,17 +303,12 @@ func FixedPart(c *FixedCounts, unix int64, count, next int) (part []*FixedCount,
 // FixedClear drops all counts.
 func FixedClear(c *FixedCounts) {
 	c.previous = newFixedWindow(-1, c.length)
-	fixedTurn(c, 0)
+	fixedAdvance(c, 0)
 }
 
 // FixedLen returns how many counts are held.
 func FixedLen(c *FixedCounts) int {
 	return len(c.current.order) + len(c.previous.order)
-}
-
-// FixedMax returns how many counts may be held.
-func FixedMax(c *FixedCounts) int {
-	return c.max
 }
 
 // FixedSetMax changes how many counts may be held, at least 1. Where more are held,
@@ -337,12 +333,12 @@ func fixedMove(c *FixedCounts, id int64) *fixedWindow {
 	} else {
 		c.previous = newFixedWindow(id-1, c.length)
 	}
-	fixedTurn(c, id)
+	fixedAdvance(c, id)
 	return c.current
 }
 
-// fixedTurn makes window id the newest one.
-func fixedTurn(c *FixedCounts, id int64) {
+// fixedAdvance makes window id the newest one.
+func fixedAdvance(c *FixedCounts, id int64) {
 	c.current = newFixedWindow(id, c.length)
 	c.Newest = c.current.counts
 	c.Start = c.current.start
