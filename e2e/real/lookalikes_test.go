@@ -3,9 +3,7 @@ package real_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +11,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatequota/gatequota/e2e/host"
 	"github.com/gatequota/gatequota/e2e/lab"
 )
 
@@ -48,40 +45,6 @@ var lookalikes = map[string]func(t *testing.T) lookalike{
 func realServer(t *testing.T, o lab.StoreOptions) lookalike {
 	s := lab.Valkey(t, o)
 	return lookalike{addr: s.Addr(), client: s.Client(), stop: s.Kill, start: s.Start}
-}
-
-// hosted is one gateway: an interpreter of its own with handlers of the plugin.
-type hosted struct {
-	t      *testing.T
-	plugin *host.Plugin
-}
-
-func newHosted(t *testing.T) *hosted {
-	t.Helper()
-	plugin, err := host.Load(lab.Root(), io.Discard, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &hosted{t: t, plugin: plugin}
-}
-
-// handler returns what asks a middleware of the gateway for one request of a
-// client. An allowed request is answered with 200.
-func (g *hosted) handler(o options) func(key string) lab.Answer {
-	g.t.Helper()
-	next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
-	ctx, cancel := context.WithCancel(context.Background())
-	g.t.Cleanup(cancel)
-	h, err := g.plugin.New(ctx, next, "quota@file", o)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	return func(key string) lab.Answer {
-		w := httptest.NewRecorder()
-		start := time.Now()
-		h.ServeHTTP(w, &http.Request{Header: http.Header{"X-Api-Key": {key}}, RemoteAddr: "192.0.2.1:4711"})
-		return lab.Answer{Status: w.Code, Header: w.Header(), At: time.Now(), Took: time.Since(start)}
-	}
 }
 
 // The same counting on every server that says it is like the one we test with.
