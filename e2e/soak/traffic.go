@@ -92,15 +92,15 @@ func (f *traffic) send(client int32, gateway uint8) {
 // the clients send most of the requests.
 func (f *traffic) run(seed uint64, clients, rate int, stop <-chan struct{}) {
 	const workers, tick = 192, 5 * time.Millisecond
-	type task struct {
+	type order struct {
 		client  int32
 		gateway uint8
 	}
-	tasks := make(chan task, workers)
+	orders := make(chan order, workers)
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
-			for each := range tasks {
+			for each := range orders {
 				f.send(each.client, each.gateway)
 			}
 		})
@@ -116,9 +116,9 @@ func (f *traffic) run(seed uint64, clients, rate int, stop <-chan struct{}) {
 			running = false
 		case <-ticker.C:
 			for due := int(time.Since(began).Seconds() * float64(rate)); sent < due; sent++ {
-				next := task{int32(skewed.Uint64()), uint8(source.IntN(len(f.urls)))}
+				next := order{int32(skewed.Uint64()), uint8(source.IntN(len(f.urls)))}
 				select {
-				case tasks <- next:
+				case orders <- next:
 				default:
 					f.mu.Lock()
 					f.missed++
@@ -127,7 +127,7 @@ func (f *traffic) run(seed uint64, clients, rate int, stop <-chan struct{}) {
 			}
 		}
 	}
-	close(tasks)
+	close(orders)
 	wg.Wait()
 }
 
