@@ -34,8 +34,11 @@ type Options struct {
 // Conn is one connection. It belongs to one goroutine at a time.
 type Conn struct {
 	// Usable says that the connection may be used: see answered. It is false from the
-	// moment a command is written until its answer was read. It is there to be read
-	// alone.
+	// moment a command is written until its answer was read, and for good after an
+	// error. Drop, which comes from outside of the turns, does not touch it. It is read
+	// by whoever has the connection, and set by this package alone: it is exported, and
+	// no function, because every request reads it, and in an interpreter a call costs
+	// as much as ten statements.
 	Usable bool
 
 	net net.Conn // what is read and written: raw, or TLS over it
@@ -45,14 +48,16 @@ type Conn struct {
 	in  *bufio.Reader
 }
 
-// Dial opens a connection: connect, TLS handshake, AUTH and SELECT, all of it
-// within o.DialTimeout. Every answer is read and checked, and whatever is not as it
-// should be closes the connection. The error wraps ErrDial, ErrRefused, ErrLost,
-// ErrProtocol or ErrTimeout, and never has the password in it.
+// Dial opens a connection that belongs to no link, within o.DialTimeout: see
+// dialUntil.
 func Dial(o *Options) (*Conn, error) {
 	return dialUntil(o, time.Now().Add(o.DialTimeout))
 }
 
+// dialUntil opens a connection: connect, TLS handshake, AUTH and SELECT, all of it
+// until deadline. Every answer is read and checked, and whatever is not as it should
+// be closes the connection. The error wraps ErrDial, ErrRefused, ErrLost, ErrProtocol
+// or ErrTimeout, and never has the password in it.
 func dialUntil(o *Options, deadline time.Time) (*Conn, error) {
 	dialer := net.Dialer{Deadline: deadline}
 	raw, err := dialer.Dial(o.Network, o.Address)
@@ -63,11 +68,11 @@ func dialUntil(o *Options, deadline time.Time) (*Conn, error) {
 	if o.TLS != nil {
 		secured := tls.Client(raw, tlsFor(o))
 		if err := raw.SetDeadline(deadline); err != nil {
-			Close(c)
+			closeConn(c)
 			return nil, dialError(err)
 		}
 		if err := secured.Handshake(); err != nil {
-			Close(c)
+			closeConn(c)
 			return nil, dialError(fmt.Errorf("TLS handshake: %w", err))
 		}
 		c.net = secured
@@ -82,7 +87,7 @@ func dialUntil(o *Options, deadline time.Time) (*Conn, error) {
 		err = demandOK(c, o, deadline, "SELECT", strconv.Itoa(o.DB))
 	}
 	if err != nil {
-		Close(c)
+		closeConn(c)
 		return nil, err
 	}
 	return c, nil
@@ -133,8 +138,9 @@ func dialError(err error) error {
 	return fmt.Errorf("%w: %w", ErrDial, err)
 }
 
-// Close closes the connection. For one that belongs to a link there is Drop.
-func Close(c *Conn) {
+// closeConn closes the connection. It is for the one goroutine that c belongs to;
+// Drop is for everybody.
+func closeConn(c *Conn) {
 	c.Usable = false
 	_ = c.raw.Close()
 }
@@ -219,7 +225,9 @@ func forbidsReuse(refusal string) bool {
 	return false
 }
 
-// headers[n] is header(n).
+// headers[n] is header(n), for all that calls usually consist of: numbers, and a key of
+// some hundred bytes, 64 of which are a digest. What is longer than 255 bytes costs a
+// call of header, and nothing else.
 var headers []string
 
 func init() {

@@ -65,6 +65,11 @@ func optionsFor(s *fakevalkey.Server) *Options {
 	return &Options{Network: "tcp", Address: s.Addr(), DialTimeout: 30 * time.Second}
 }
 
+// dial opens a connection within o.DialTimeout.
+func dial(o *Options) (*Conn, error) {
+	return dialUntil(o, time.Now().Add(o.DialTimeout))
+}
+
 func TestEncodeToTheByte(t *testing.T) {
 	for _, test := range []struct {
 		args []string
@@ -191,11 +196,11 @@ func TestAuthentication(t *testing.T) {
 			o := optionsFor(s)
 			o.Username, o.Password, o.DB = who.user, who.password, 0
 			name := fmt.Sprintf("server with %s, user %q, password %q", server.name, who.user, who.password)
-			c, err := Dial(o)
+			c, err := dial(o)
 			if want != works && want != "NOAUTH" {
 				if err == nil {
 					t.Errorf("%s: works", name)
-					Close(c)
+					closeConn(c)
 					continue
 				}
 				demand(t, err, ErrRefused)
@@ -212,7 +217,7 @@ func TestAuthentication(t *testing.T) {
 			if err != nil || Word(reply.Text) != want {
 				t.Errorf("%s: PING gives %+v, %v, want %s", name, reply, err, want)
 			}
-			Close(c)
+			closeConn(c)
 		}
 	}
 }
@@ -236,10 +241,10 @@ func TestOpeningNeverShowsThePassword(t *testing.T) {
 		s.Usually(fakevalkey.Behaviour{Answers: []string{answer}, CloseAfter: len(answer)})
 		o := optionsFor(s)
 		o.Password = "hunter2"
-		c, err := Dial(o)
+		c, err := dial(o)
 		if err == nil {
 			t.Errorf("%q: connected", answer)
-			Close(c)
+			closeConn(c)
 			continue
 		}
 		if text := fmt.Sprintf("%v %+v %#v", err, err, err); strings.Contains(text, "hun") || strings.Contains(text, "ter2") {
@@ -272,16 +277,16 @@ func TestOpeningReadsAndChecksEveryAnswer(t *testing.T) {
 		s.Usually(fakevalkey.Behaviour{Answers: test.answers})
 		o := optionsFor(s)
 		o.Password, o.DB = "secret", 3
-		c, err := Dial(o)
+		c, err := dial(o)
 		if test.want == nil {
 			if err != nil {
 				t.Errorf("%s: %v", test.name, err)
 				continue
 			}
-			Close(c)
+			closeConn(c)
 		} else if err == nil {
 			t.Errorf("%s: connected", test.name)
-			Close(c)
+			closeConn(c)
 		} else {
 			demand(t, err, test.want)
 		}
@@ -296,13 +301,13 @@ func TestSelect(t *testing.T) {
 	s := fakevalkey.Start(t, fakevalkey.Config{})
 	o := optionsFor(s)
 	o.DB = 15
-	c, err := Dial(o)
+	c, err := dial(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	Close(c)
+	closeConn(c)
 	o.DB = 999
-	_, err = Dial(o)
+	_, err = dial(o)
 	demand(t, err, ErrRefused)
 	if err == nil || !strings.Contains(err.Error(), "SELECT answered with ERR") {
 		t.Errorf("database 999: %v", err)
@@ -323,11 +328,11 @@ func TestDialUnixSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Dial(&Options{Network: network, Address: address, Password: "secret", DialTimeout: 30 * time.Second})
+	c, err := dial(&Options{Network: network, Address: address, Password: "secret", DialTimeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer Close(c)
+	defer closeConn(c)
 	if n, refusal, err := add(c, soon(), "k"); n != 1 || refusal != "" || err != nil {
 		t.Errorf("got %d, %q, %v", n, refusal, err)
 	}
@@ -339,12 +344,12 @@ func TestDialUnixSocket(t *testing.T) {
 func TestDialNothingThere(t *testing.T) {
 	s := fakevalkey.Start(t, fakevalkey.Config{})
 	s.Stop()
-	_, err := Dial(optionsFor(s))
+	_, err := dial(optionsFor(s))
 	demand(t, err, ErrDial)
 	if err == nil || isTimeout(err) {
 		t.Errorf("a refused connect is no timeout: %v", err)
 	}
-	_, err = Dial(&Options{Network: "tcp", Address: "no-such-host.invalid:6379", DialTimeout: 30 * time.Second})
+	_, err = dial(&Options{Network: "tcp", Address: "no-such-host.invalid:6379", DialTimeout: 30 * time.Second})
 	demand(t, err, ErrDial)
 }
 
@@ -369,24 +374,24 @@ func TestDialTimeoutCoversEveryStep(t *testing.T) {
 		if test.secure {
 			o.TLS = &tls.Config{}
 		}
-		c, err := Dial(o)
+		c, err := dial(o)
 		if err == nil {
 			t.Errorf("%s: connected", test.name)
-			Close(c)
+			closeConn(c)
 			continue
 		}
 		demand(t, err, ErrTimeout)
 		eventually(t, "the connection is closed", func() bool { return s.Open() == 0 })
 	}
 	o := &Options{Network: "tcp", Address: "127.0.0.1:1", DialTimeout: -time.Second}
-	_, err := Dial(o)
+	_, err := dial(o)
 	demand(t, err, ErrDial, ErrTimeout)
 }
 
 func TestDialHTTPServer(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
-	_, err := Dial(&Options{Network: "tcp", Address: s.Listener.Addr().String(), Password: "hunter2", DialTimeout: 30 * time.Second})
+	_, err := dial(&Options{Network: "tcp", Address: s.Listener.Addr().String(), Password: "hunter2", DialTimeout: 30 * time.Second})
 	demand(t, err, ErrProtocol)
 	if err == nil || !strings.Contains(err.Error(), "HTTP") {
 		t.Errorf("got %v", err)
@@ -446,7 +451,7 @@ func TestTLS(t *testing.T) {
 		s := fakevalkey.Start(t, fakevalkey.Config{Password: "secret", TLS: &tls.Config{Certificates: []tls.Certificate{test.server}}})
 		o := optionsFor(s)
 		o.Password, o.TLS = "secret", test.client
-		c, err := Dial(o)
+		c, err := dial(o)
 		if test.want != "" {
 			demand(t, err, ErrDial)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
@@ -464,7 +469,7 @@ func TestTLS(t *testing.T) {
 		if test.client.ServerName == "" && o.TLS != test.client {
 			t.Errorf("%s: the configuration was changed", test.name)
 		}
-		Close(c)
+		closeConn(c)
 	}
 }
 
@@ -473,9 +478,9 @@ func TestPlainToTLSPort(t *testing.T) {
 	s := fakevalkey.Start(t, fakevalkey.Config{TLS: &tls.Config{Certificates: []tls.Certificate{cert}}})
 	o := optionsFor(s)
 	o.Password = "hunter2"
-	if c, err := Dial(o); err == nil {
+	if c, err := dial(o); err == nil {
 		t.Error("connected")
-		Close(c)
+		closeConn(c)
 	} else {
 		demand(t, err, ErrLost)
 	}
@@ -484,7 +489,7 @@ func TestPlainToTLSPort(t *testing.T) {
 	s.Usually(fakevalkey.Behaviour{Answers: []string{"\x15\x03\x01\x00\x02\x02\x46\n"}})
 	o = optionsFor(s)
 	o.Password = "hunter2"
-	_, err := Dial(o)
+	_, err := dial(o)
 	demand(t, err, ErrProtocol)
 	if err == nil || !strings.Contains(err.Error(), "TLS") {
 		t.Errorf("got %v", err)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// DefaultPort is the port of an endpoint that names none.
-const DefaultPort = "6379"
+// defaultPort is the port of an endpoint that names none.
+const defaultPort = "6379"
 
 // allowed ends every refusal of ParseEndpoint.
 const allowed = "allowed are host, host:port, [IPv6]:port, an IPv6 address, and unix:///path"
@@ -52,9 +52,9 @@ func ParseEndpoint(text string) (network, address string, err error) {
 		if !isIPv6(text) {
 			return "", "", badEndpoint(text, "it is no IPv6 address and has more than one colon")
 		}
-		return "tcp", net.JoinHostPort(text, DefaultPort), nil
+		return "tcp", net.JoinHostPort(text, defaultPort), nil
 	}
-	host, port := text, DefaultPort
+	host, port := text, defaultPort
 	if i := strings.IndexByte(text, ':'); i >= 0 {
 		host, port = text[:i], text[i+1:]
 	}
@@ -75,7 +75,7 @@ func bracketed(text string) (network, address string, err error) {
 	}
 	host, rest := text[1:end], text[end+1:]
 	if rest == "" {
-		return "tcp", net.JoinHostPort(host, DefaultPort), nil
+		return "tcp", net.JoinHostPort(host, defaultPort), nil
 	}
 	if rest[0] != ':' || !isPort(rest[1:]) {
 		return "", "", badEndpoint(text, "its port is no number from 1 to 65535")

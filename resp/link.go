@@ -48,9 +48,10 @@ func NewLink(o *Options, opened func(c *Conn, deadline time.Time) error) *Link {
 // o.DialTimeout allows, and a connection that comes up late is there for the next
 // Connect. No more than one is opened at a time.
 //
-// The error is that of the opening (see Dial, and opened of NewLink), or one that
-// wraps ErrDial and ErrTimeout where deadline came first. After an error nothing was
-// sent on behalf of the caller.
+// The error is that of the opening: it wraps ErrDial, ErrRefused, ErrLost, ErrProtocol
+// or ErrTimeout and never has the password in it, or is that of opened. Where deadline
+// came first it wraps ErrDial and ErrTimeout. After an error nothing was sent on behalf
+// of the caller.
 func Connect(l *Link, deadline time.Time) (*Conn, error) {
 	l.mu.Lock()
 	c := l.conn
@@ -84,7 +85,7 @@ func apply(l *Link, w *caller) {
 		return
 	}
 	if l.conn != nil {
-		Close(l.conn)
+		closeConn(l.conn)
 		l.conn = nil
 	}
 	l.caller = w
@@ -117,7 +118,7 @@ func open(l *Link) {
 	defer func() {
 		if r := recover(); r != nil {
 			if c != nil {
-				Close(c)
+				closeConn(c)
 			}
 			deliver(l, nil, fmt.Errorf("%w: panic: %v", ErrDial, r))
 		}
@@ -132,7 +133,7 @@ func open(l *Link) {
 		err = fmt.Errorf("%w: the answers to the opening were not read", ErrProtocol)
 	}
 	if err != nil && c != nil {
-		Close(c)
+		closeConn(c)
 		c = nil
 	}
 	deliver(l, c, err)
