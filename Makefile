@@ -5,8 +5,9 @@ BIN     := $(CURDIR)/.bin
 REPORTS := $(CURDIR)/.reports
 SUM      = $(BIN)/gotestsum --format pkgname --hide-summary skipped --jsonfile $(REPORTS)/$@-$(1).json --
 
-# The plugin is read from disk by the tests that interpret it, which Go's test cache
-# does not see: hence -count=1.
+# The tests that interpret the plugin read it from disk, which Go's test cache does
+# not see: hence -count=1 below.
+
 # The end-to-end packages that need only Go, and those that need real parts.
 LIGHT := ./host/... ./interpreted/... ./k6run/... ./cmd/... ./bench/...
 REAL  := ./lab/... ./real/... ./faults/... ./soak/... ./compose/...
@@ -50,11 +51,11 @@ fuzz: ## Fuzz the readers of replies for a while each: make fuzz FUZZTIME=10m
 	go test ./resp -run '^$$' -fuzz FuzzReadReply -fuzztime $(or $(FUZZTIME),30s)
 	go test ./resp -run '^$$' -fuzz FuzzEvalAll -fuzztime $(or $(FUZZTIME),30s)
 
-bench: ## Compare with Traefik's own limiters, and measure memory and decisions (about six minutes)
+bench: ## Compare with Traefik's own limiters, and measure memory and decisions (about six minutes; as root, for raw sockets)
 	scripts/install-e2e.sh
 	go -C e2e run ./bench
 
-bench-decision: ## Measure what a decision takes without the proxying, and where its time goes (half a minute)
+bench-decision: ## Measure what a decision takes without the proxying, and where its time goes (half a minute; as root)
 	scripts/install-e2e.sh
 	go -C e2e run ./bench -only decision
 
