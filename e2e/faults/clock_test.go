@@ -10,7 +10,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/traefik/yaegi/stdlib"
+	"github.com/traefik/yaegi/interp"
 
 	"github.com/gatequota/gatequota/e2e/host"
 	"github.com/gatequota/gatequota/e2e/lab"
@@ -31,11 +31,8 @@ func skewed(t *testing.T, by time.Duration) *host.Plugin {
 	if now := time.Now(); skew(now, by).Round(0).Sub(now.Round(0)) != by || skew(now, by).Sub(now) != 0 {
 		t.Fatal("the clock is not wrong by as much as it should be")
 	}
-	symbols := stdlib.Symbols["time/time"]
-	right := symbols["Now"]
-	symbols["Now"] = reflect.ValueOf(func() time.Time { return skew(time.Now(), by) })
-	defer func() { symbols["Now"] = right }()
-	plugin, err := host.Load(lab.Root(), io.Discard, io.Discard)
+	wrong := interp.Exports{"time/time": {"Now": reflect.ValueOf(func() time.Time { return skew(time.Now(), by) })}}
+	plugin, err := host.Load(lab.Root(), io.Discard, io.Discard, wrong)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,10 @@ type Middleware struct {
 // stderr. What it writes to os.Stdout or os.Stderr itself goes there only when
 // the writer is an *os.File; otherwise it goes to this process's own streams,
 // which is what happens inside Traefik.
-func Load(dir string, stdout, stderr io.Writer) (*Plugin, error) {
+//
+// Symbols given besides replace those of the standard library for this plugin
+// alone, which is how a test gives it another clock.
+func Load(dir string, stdout, stderr io.Writer, besides ...interp.Exports) (*Plugin, error) {
 	m, err := readManifest(dir)
 	if err != nil {
 		return nil, err
@@ -65,8 +68,10 @@ func Load(dir string, stdout, stderr io.Writer) (*Plugin, error) {
 	defer func() { _ = os.RemoveAll(goPath) }()
 
 	i := interp.New(interp.Options{GoPath: goPath, Env: os.Environ(), Stdout: stdout, Stderr: stderr})
-	if err := i.Use(stdlib.Symbols); err != nil {
-		return nil, fmt.Errorf("loading symbols: %w", err)
+	for _, symbols := range append([]interp.Exports{stdlib.Symbols}, besides...) {
+		if err := i.Use(symbols); err != nil {
+			return nil, fmt.Errorf("loading symbols: %w", err)
+		}
 	}
 	if _, err := i.Eval(fmt.Sprintf("import %q", m.Import)); err != nil {
 		return nil, fmt.Errorf("importing plugin %q: %w", m.Import, err)
