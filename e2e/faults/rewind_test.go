@@ -23,8 +23,9 @@ var rewinds = []struct {
 		lose: func(s *site) *lab.Store {
 			s.store.Kill()
 			s.store.Start()
-			// Longer than a gateway trusts a connection that was not used.
-			time.Sleep(1500 * time.Millisecond)
+			// A gateway trusts a connection for a second after its last use. This is longer
+			// on a slow machine, too.
+			time.Sleep(3 * time.Second)
 			return s.store
 		},
 	}, {
