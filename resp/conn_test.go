@@ -159,7 +159,7 @@ func TestReuseByTheLastAnswer(t *testing.T) {
 			t.Errorf("%q: %v", test.answer, err)
 		}
 		if got := c.Usable; got != test.want {
-			t.Errorf("%q: reusable after EvalAll is %v", test.answer, got)
+			t.Errorf("%q: reusable after Eval is %v", test.answer, got)
 		}
 	}
 }

@@ -46,15 +46,7 @@ func connect(t *testing.T, l *Link) *Conn {
 
 // add calls the counting script once.
 func add(c *Conn, deadline time.Time, key string) (n int64, refusal string, err error) {
-	counts := []int64{0}
-	answered, refusals, err := EvalAll(c, deadline, counting, 2, []string{call(key, 1)}, counts)
-	if refusals != nil {
-		refusal = refusals[0]
-	}
-	if (err == nil) != (answered == 1) {
-		err = fmt.Errorf("%d of 1 calls answered, and the error is: %w", answered, err)
-	}
-	return counts[0], refusal, err
+	return Eval(c, deadline, counting, 2, call(key, 1))
 }
 
 // wantCount fails the test unless the count under key is n with one more call.

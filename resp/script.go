@@ -107,7 +107,7 @@ func EvalAll(c *Conn, deadline time.Time, s *Script, args int, calls []string, c
 }
 
 // Eval is EvalAll for one call: it returns the integer that the script answers, or the
-// error line, or an error.
+// error line, or an error. n is 0 where there is no integer.
 func Eval(c *Conn, deadline time.Time, s *Script, args int, call string) (n int64, refusal string, err error) {
 	if !c.Usable || args < 0 || args > maxArgs {
 		return 0, "", unwritten(c, args, nil, nil)

@@ -86,6 +86,33 @@ func outcomeOf(c *Conn, size int) outcome {
 	return outcome{answered, counts[:answered], refusals, sentinelOf(err), c.Usable}
 }
 
+// outcomeOfOne makes one call, by Eval. What Eval returns next to an error is shown,
+// for it must be nothing.
+func outcomeOfOne(c *Conn, _ int) outcome {
+	n, refusal, err := Eval(c, soon(), counting, 0, keyed(1)[0])
+	got := outcome{0, []int64{}, nil, sentinelOf(err), c.Usable}
+	if err == nil {
+		got.answered = 1
+	}
+	if err == nil || n != 0 {
+		got.counts = []int64{n}
+	}
+	if refusal != "" {
+		got.refusals = []string{refusal}
+	}
+	return got
+}
+
+// waysFor has the ways to make so many calls, by name: what holds for the one holds
+// for the other.
+func waysFor(size int) map[string]func(c *Conn, size int) outcome {
+	ways := map[string]func(c *Conn, size int) outcome{"EvalAll": outcomeOf}
+	if size == 1 {
+		ways["Eval"] = outcomeOfOne
+	}
+	return ways
+}
+
 func sentinelOf(err error) error {
 	for _, sentinel := range []error{ErrTimeout, ErrLost, ErrProtocol} {
 		if errors.Is(err, sentinel) {
@@ -115,7 +142,7 @@ func TestBulk(t *testing.T) {
 	}
 }
 
-func TestEvalAllToTheByte(t *testing.T) {
+func TestEvalToTheByte(t *testing.T) {
 	s := NewScript(answer42)
 	if s.SHA != digest42 || s.Body != answer42 {
 		t.Errorf("digest %s of %q", s.SHA, s.Body)
@@ -148,6 +175,17 @@ func TestEvalAllToTheByte(t *testing.T) {
 		}
 		if w.writes != 1 || w.sets != 1 {
 			t.Errorf("%d writes, %d deadlines", w.writes, w.sets)
+		}
+		if len(test.calls) > 1 {
+			continue
+		}
+		c, w = connOn(":42\r\n")
+		n, refusal, err := Eval(c, soon(), s, test.args, test.calls[0])
+		if n != 42 || refusal != "" || err != nil || !c.Usable {
+			t.Errorf("Eval: got %d, %q, %v", n, refusal, err)
+		}
+		if got := w.out.String(); got != test.want || w.writes != 1 || w.sets != 1 {
+			t.Errorf("Eval: sent %.200q, want %.200q; %d writes, %d deadlines", got, test.want, w.writes, w.sets)
 		}
 	}
 }
@@ -256,58 +294,92 @@ var batches = []struct {
 		outcome{4, []int64{0, 0, 0, 0}, []string{"NOSCRIPTS", "noscript", "ERR NOSCRIPT", "BUSY"}, nil, true}},
 	{"NOSCRIPT of another type", 1, []string{"+NOSCRIPT\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
 	{"half of NOSCRIPT", 1, []string{"-NOSCRIPT"}, outcome{0, nil, nil, ErrLost, false}},
+
+	// One call, by either way.
+	{"the largest integer alone", 1, []string{":9223372036854775807\r\n"}, outcome{1, []int64{9223372036854775807}, nil, nil, true}},
+	{"the smallest integer alone", 1, []string{":-9223372036854775808\r\n"}, outcome{1, []int64{-9223372036854775808}, nil, nil, true}},
+	{"a leading zero alone", 1, []string{":007\r\n"}, outcome{1, []int64{7}, nil, nil, true}},
+	{"a plus alone", 1, []string{":+7\r\n"}, outcome{1, []int64{7}, nil, nil, true}},
+	{"NOPERM alone", 1, []string{"-NOPERM no\r\n"}, outcome{1, []int64{0}, []string{"NOPERM no"}, nil, true}},
+	{"READONLY alone", 1, []string{"-READONLY no\r\n"}, outcome{1, []int64{0}, []string{"READONLY no"}, nil, false}},
+	{"LOADING, one call", 1, []string{"-LOADING no\r\n"}, outcome{1, []int64{0}, []string{"LOADING no"}, nil, false}},
+	{"MASTERDOWN alone", 1, []string{"-MASTERDOWN no\r\n"}, outcome{1, []int64{0}, []string{"MASTERDOWN no"}, nil, false}},
+	{"two answers to one call", 1, []string{":1\r\n:2\r\n"}, outcome{1, []int64{1}, nil, nil, false}},
+	{"one answer and a half to one call", 1, []string{":1\r\n:"}, outcome{1, []int64{1}, nil, nil, false}},
+	{"one answer and an error line to one call", 1, []string{":1\r\n" + noscript}, outcome{1, []int64{1}, nil, nil, false}},
+	{"no answer to one call", 1, nil, outcome{0, nil, nil, ErrLost, false}},
+	{"a simple string alone", 1, []string{"+OK\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"a bulk string alone", 1, []string{"$1\r\n1\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"null alone", 1, []string{"$-1\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"an array alone", 1, []string{"*1\r\n:1\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"an integer that is too large alone", 1, []string{":9223372036854775808\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"an integer that is too small alone", 1, []string{":-9223372036854775809\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"a word for an integer alone", 1, []string{":null\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"an empty integer alone", 1, []string{":\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"an empty line alone", 1, []string{"\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"a carriage return too many alone", 1, []string{":1\r\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"a line that is too long alone", 1, []string{":" + strings.Repeat("1", maxLine) + "\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"an error line after the body", 1, []string{noscript, "-NOPERM no eval\r\n"}, outcome{1, []int64{0}, []string{"NOPERM no eval"}, nil, true}},
+	{"unknown again, one call", 1, []string{noscript, noscript}, outcome{1, []int64{0}, []string{unknown}, nil, true}},
+	{"READONLY after the body, one call", 1, []string{noscript, "-READONLY no\r\n"}, outcome{1, []int64{0}, []string{"READONLY no"}, nil, false}},
+	{"two answers after the body", 1, []string{noscript, ":1\r\n:2\r\n"}, outcome{1, []int64{1}, nil, nil, false}},
+	{"lost after the body, one call", 1, []string{noscript}, outcome{0, nil, nil, ErrLost, false}},
+	{"another type after the body, one call", 1, []string{noscript, "$1\r\n2\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
+	{"an integer that is too large after the body", 1, []string{noscript, ":9223372036854775808\r\n"}, outcome{0, nil, nil, ErrProtocol, false}},
 }
 
-func TestEvalAllAnswers(t *testing.T) {
+func TestEvalAnswers(t *testing.T) {
 	for _, test := range batches {
-		c, w := connInSteps(test.parts...)
-		if got := outcomeOf(c, test.size); got.differs(test.want) {
-			t.Errorf("%s: got %+v, want %+v", test.name, got, test.want)
-		}
-		again := 0
-		if len(test.parts) > 1 && strings.Contains(test.parts[0], "-NOSCRIPT") {
-			again = 1
-		}
-		if sent := strings.Contains(w.out.String(), "\r\nEVAL\r\n"); sent && !strings.Contains(strings.Join(test.parts, ""), noscript) {
-			t.Errorf("%s: the body was sent", test.name)
-		} else if again == 1 && !sent {
-			t.Errorf("%s: the body was not sent", test.name)
-		}
-		if w.writes > 2 || w.writes < 1+again {
-			t.Errorf("%s: %d writes", test.name, w.writes)
-		}
-		if c.Usable {
-			continue
-		}
-		// What is used up sends nothing more.
-		writes := w.writes
-		if got, want := outcomeOf(c, 1), (outcome{err: ErrLost}); got.differs(want) || w.writes != writes {
-			t.Errorf("%s: afterwards got %+v and %d writes more", test.name, got, w.writes-writes)
+		for way, run := range waysFor(test.size) {
+			name := way + ", " + test.name
+			c, w := connInSteps(test.parts...)
+			if got := run(c, test.size); got.differs(test.want) {
+				t.Errorf("%s: got %+v, want %+v", name, got, test.want)
+			}
+			again := 0
+			if len(test.parts) > 1 && strings.Contains(test.parts[0], "-NOSCRIPT") {
+				again = 1
+			}
+			if sent := strings.Contains(w.out.String(), "\r\nEVAL\r\n"); sent && !strings.Contains(strings.Join(test.parts, ""), noscript) {
+				t.Errorf("%s: the body was sent", name)
+			} else if again == 1 && !sent {
+				t.Errorf("%s: the body was not sent", name)
+			}
+			if w.writes > 2 || w.writes < 1+again {
+				t.Errorf("%s: %d writes", name, w.writes)
+			}
+			if c.Usable {
+				continue
+			}
+			// What is used up sends nothing more.
+			writes := w.writes
+			for next, run := range waysFor(1) {
+				if got, want := run(c, 1), (outcome{err: ErrLost}); got.differs(want) || w.writes != writes {
+					t.Errorf("%s: afterwards %s gives %+v and %d writes more", name, next, got, w.writes-writes)
+				}
+			}
 		}
 	}
 }
 
 // However the answers are cut into pieces, the outcome is the same.
-func TestEvalAllAnswersInPieces(t *testing.T) {
+func TestEvalAnswersInPieces(t *testing.T) {
 	for _, test := range batches {
-		if len(test.parts) == 0 || len(test.parts[0]) > 1000 {
+		if len(test.parts) == 0 || len(test.parts[0]) > 1000 || !test.want.ok && test.want.err == nil {
 			continue
 		}
-		first := test.parts[0]
-		for cut := 1; cut < len(first); cut++ {
-			want := test.want
-			if test.want.ok || test.want.err != nil {
+		for way, run := range waysFor(test.size) {
+			first := test.parts[0]
+			for cut := 1; cut < len(first); cut++ {
 				c, _ := connInSteps(append([]string{first[:cut], first[cut:]}, test.parts[1:]...)...)
-				if got := outcomeOf(c, test.size); got.differs(want) {
-					t.Errorf("%s, cut at %d: got %+v, want %+v", test.name, cut, got, want)
+				if got := run(c, test.size); got.differs(test.want) {
+					t.Errorf("%s, %s, cut at %d: got %+v, want %+v", way, test.name, cut, got, test.want)
 				}
 			}
-		}
-		if test.want.ok || test.want.err != nil {
 			c, _ := connOn("")
 			c.in = bufio.NewReaderSize(iotest.OneByteReader(&stepwise{parts: strings.Split(strings.Join(test.parts, ""), "")}), maxLine)
-			if got := outcomeOf(c, test.size); got.differs(test.want) {
-				t.Errorf("%s, byte by byte: got %+v, want %+v", test.name, got, test.want)
+			if got := run(c, test.size); got.differs(test.want) {
+				t.Errorf("%s, %s, byte by byte: got %+v, want %+v", way, test.name, got, test.want)
 			}
 		}
 	}
@@ -341,22 +413,46 @@ func TestEvalAllTruncated(t *testing.T) {
 	}
 }
 
-func TestEvalAllLeavesTheNextByte(t *testing.T) {
+// An answer to one call that ends anywhere, also the one to the body, is none: the
+// connection is lost, or the time is over.
+func TestEvalOfOneCallTruncated(t *testing.T) {
+	for _, parts := range [][]string{{":1"}, {":123\r\n"}, {"-ERR x\r\n"}, {noscript}, {noscript, ":7\r\n"}, {noscript, "-ERR x\r\n"}} {
+		whole := len(parts) - 1 // the last part is the one that is cut
+		for end := 0; end < len(parts[whole]); end++ {
+			for cut := 0; cut <= end; cut++ {
+				for err, want := range map[error]error{io.EOF: ErrLost, io.ErrUnexpectedEOF: ErrLost, os.ErrDeadlineExceeded: ErrTimeout} {
+					for way, run := range waysFor(1) {
+						c, w := connOn("")
+						sent := notEmpty(append(append([]string(nil), parts[:whole]...), parts[whole][:cut], parts[whole][cut:end])...)
+						w.in = &stepwise{parts: sent, end: err}
+						if got := run(c, 1); got.differs(outcome{err: want}) || w.writes != 1+whole {
+							t.Errorf("%s, %q and %v: got %+v after %d writes, want %v", way, sent, err, got, w.writes, want)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestEvalLeavesTheNextByte(t *testing.T) {
 	for _, size := range []int{1, 2, 7, 8, 9, 100} {
 		for _, line := range []string{":1\r\n", ":-12\r\n", "-ERR x\r\n"} {
-			c, _ := connOn(strings.Repeat(line, size) + "N")
-			if got := outcomeOf(c, size); got.answered != size || got.err != nil || got.ok {
-				t.Errorf("%d times %q: %+v", size, line, got)
-			}
-			if next, err := c.in.ReadByte(); err != nil || next != 'N' {
-				t.Errorf("%d times %q: the next byte is %q, %v", size, line, next, err)
+			for way, run := range waysFor(size) {
+				c, _ := connOn(strings.Repeat(line, size) + "N")
+				if got := run(c, size); got.answered != size || got.err != nil || got.ok {
+					t.Errorf("%s, %d times %q: %+v", way, size, line, got)
+				}
+				if next, err := c.in.ReadByte(); err != nil || next != 'N' {
+					t.Errorf("%s, %d times %q: the next byte is %q, %v", way, size, line, next, err)
+				}
 			}
 		}
 	}
 }
 
 // What no reply may be is none in a batch, wherever it stands in it.
-func TestEvalAllMalformed(t *testing.T) {
+func TestEvalMalformed(t *testing.T) {
 	for _, wire := range malformed {
 		if len(wire) > 2*maxLine {
 			continue
@@ -366,6 +462,39 @@ func TestEvalAllMalformed(t *testing.T) {
 			got := outcomeOf(c, before+9)
 			if got.answered != before || got.err != ErrProtocol || got.ok || got.refusals != nil {
 				t.Errorf("%.60q behind %d: got %+v", wire, before, got)
+			}
+		}
+		for _, parts := range [][]string{{wire}, {wire + ":5\r\n"}, {noscript, wire}} {
+			for way, run := range waysFor(1) {
+				c, _ := connInSteps(parts...)
+				if got := run(c, 1); got.differs(outcome{err: ErrProtocol}) {
+					t.Errorf("%s, %.60q: got %+v", way, parts, got)
+				}
+			}
+		}
+	}
+}
+
+// What a server says instead of an answer is not shown: it may repeat the arguments of
+// a command, and errors are logged.
+func TestEvalErrorsShowNothingOfTheAnswer(t *testing.T) {
+	for _, line := range []string{
+		":hunter2\r\n", ":1hunter2\r\n", ": hunter2\r\n", ":hunter2\n", ":hun\rter2\r\n",
+		":123456789012345678901234567890\r\n", "+hunter2\r\n", "$hunter2\r\n", "*hunter2\r\n", "hunter2\r\n", "-hunter2\n",
+	} {
+		for _, parts := range [][]string{{line}, {noscript, line}} {
+			c, _ := connInSteps(parts...)
+			_, _, all := EvalAll(c, soon(), counting, 0, keyed(1), make([]int64, 1))
+			c, _ = connInSteps(parts...)
+			_, _, one := Eval(c, soon(), counting, 0, keyed(1)[0])
+			for way, err := range map[string]error{"EvalAll": all, "Eval": one} {
+				demand(t, err, ErrProtocol)
+				if text := fmt.Sprintf("%v %+v %#v", err, err, err); strings.Contains(text, "ter2") || strings.Contains(text, "2345") {
+					t.Errorf("%s, %q: the error shows it: %s", way, parts, text)
+				}
+			}
+			if all == nil || one == nil || all.Error() != one.Error() {
+				t.Errorf("%q: EvalAll says %v, Eval says %v", parts, all, one)
 			}
 		}
 	}
@@ -392,7 +521,7 @@ func TestEvalAllSendsTheBodyForWhatIsUnknownOnly(t *testing.T) {
 
 // A write that fails ends the batch, and the calls whose answer was awaited from it
 // have none.
-func TestEvalAllThatCannotBeWritten(t *testing.T) {
+func TestEvalThatCannotBeWritten(t *testing.T) {
 	for fails, want := range map[error]error{os.ErrDeadlineExceeded: ErrTimeout, io.ErrClosedPipe: ErrLost} {
 		c, w := connInSteps(":1\r\n" + noscript + ":3\r\n-ERR x\r\n" + noscript)
 		w.most, w.fails = 1, fails
@@ -400,10 +529,17 @@ func TestEvalAllThatCannotBeWritten(t *testing.T) {
 		if got := outcomeOf(c, 5); got.differs(expected) || w.writes != 2 {
 			t.Errorf("%v: got %+v after %d writes, want %+v", fails, got, w.writes, expected)
 		}
-		c, w = connInSteps(":1\r\n")
-		w.writes, w.most, w.fails = 1, 1, fails
-		if got := outcomeOf(c, 1); got.differs(outcome{err: want}) || w.writes != 2 {
-			t.Errorf("%v: got %+v after %d writes", fails, got, w.writes-1)
+		for way, run := range waysFor(1) {
+			c, w = connInSteps(":1\r\n")
+			w.writes, w.most, w.fails = 1, 1, fails
+			if got := run(c, 1); got.differs(outcome{err: want}) || w.writes != 2 {
+				t.Errorf("%s, %v: got %+v after %d writes", way, fails, got, w.writes-1)
+			}
+			c, w = connInSteps(noscript, ":1\r\n")
+			w.most, w.fails = 1, fails
+			if got := run(c, 1); got.differs(outcome{err: want}) || w.writes != 2 {
+				t.Errorf("%s, %v: got %+v after %d writes, the second with the body", way, fails, got, w.writes)
+			}
 		}
 	}
 }
@@ -441,6 +577,24 @@ func TestEvalAllAfterTheScriptCacheWasLost(t *testing.T) {
 	}
 }
 
+func TestEvalAfterTheScriptCacheWasLost(t *testing.T) {
+	s := fakevalkey.Start(t, fakevalkey.Config{})
+	l := linkTo(t, optionsFor(s), nil)
+	for i := int64(1); i <= 20; i++ {
+		if i%5 == 0 {
+			s.FlushScripts()
+		}
+		wantCount(t, connect(t, l), "k", i)
+	}
+	names := map[string]int{}
+	for _, command := range s.Commands() {
+		names[command.Args[0]]++
+	}
+	if names["EVALSHA"] != 20 || names["EVAL"] != 5 || len(names) != 2 || s.Accepted() != 1 {
+		t.Errorf("sent %v over %d connections", names, s.Accepted())
+	}
+}
+
 // A flush in the middle of a batch: what ran before it is not run again.
 func TestEvalAllWhileTheScriptCacheIsLost(t *testing.T) {
 	s := fakevalkey.Start(t, fakevalkey.Config{})
@@ -462,7 +616,7 @@ func TestEvalAllWhileTheScriptCacheIsLost(t *testing.T) {
 	}
 }
 
-func TestEvalAllThatMakesNoSense(t *testing.T) {
+func TestEvalThatMakesNoSense(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		args   int
@@ -478,6 +632,13 @@ func TestEvalAllThatMakesNoSense(t *testing.T) {
 		answered, refusals, err := EvalAll(c, soon(), counting, test.args, test.calls, test.counts)
 		if answered != 0 || refusals != nil || err == nil || sentinelOf(err) != err || w.writes != 0 || !c.Usable {
 			t.Errorf("%s: %d answered, %q, %v, %d writes, usable %v", test.name, answered, refusals, err, w.writes, c.Usable)
+		}
+	}
+	for _, args := range []int{-1, maxArgs + 1} {
+		c, w := connOn(":1\r\n")
+		n, refusal, err := Eval(c, soon(), counting, args, keyed(1)[0])
+		if n != 0 || refusal != "" || err == nil || sentinelOf(err) != err || w.writes != 0 || !c.Usable {
+			t.Errorf("Eval with %d arguments: %d, %q, %v, %d writes, usable %v", args, n, refusal, err, w.writes, c.Usable)
 		}
 	}
 	c, w := connOn("")
@@ -608,8 +769,28 @@ func plainBatch(wire string, size int) (answered int, counts []int64, refusals [
 	return answered, counts, refusals, false
 }
 
+// sameByEval compares what Eval makes of what a server sends, in such parts, with what
+// EvalAll makes of it with one call: also what is sent and what is left to be read.
+func sameByEval(t *testing.T, parts []string) {
+	all, allWire := connInSteps(parts...)
+	want := outcomeOf(all, 1)
+	one, oneWire := connInSteps(parts...)
+	if got := outcomeOfOne(one, 1); got.differs(want) {
+		t.Fatalf("%q: Eval gives %+v, EvalAll %+v", parts, got, want)
+	}
+	if got, want := oneWire.out.String(), allWire.out.String(); got != want || oneWire.writes != allWire.writes {
+		t.Fatalf("%q: Eval sends %q, EvalAll %q", parts, got, want)
+	}
+	got, _ := one.in.Peek(one.in.Buffered())
+	left, _ := all.in.Peek(all.in.Buffered())
+	if string(got) != string(left) || one.Usable && len(got) > 0 {
+		t.Fatalf("%q: Eval leaves %q, EvalAll %q", parts, got, left)
+	}
+}
+
 // FuzzEvalAll compares EvalAll, which takes many answers at once, with a loop over
-// single replies, for any bytes that a server may send, cut in any way.
+// single replies, and with Eval for one call, for any bytes that a server may send, cut
+// in any way.
 func FuzzEvalAll(f *testing.F) {
 	for _, test := range batches {
 		f.Add([]byte(strings.Join(test.parts, "")), uint8(test.size), int64(1))
@@ -635,6 +816,7 @@ func FuzzEvalAll(f *testing.F) {
 			parts = append(parts, rest[:n])
 			rest = rest[n:]
 		}
+		sameByEval(t, parts)
 		c, w := connInSteps(parts...)
 		got := outcomeOf(c, size)
 		answered, counts, refusals, protocol := plainBatch(wire, size)
