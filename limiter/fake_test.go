@@ -79,6 +79,7 @@ type fake struct {
 	skip     int               // calls before the one that is broken
 	broken   bool              // the call that is under way is
 	pending  bool              // the call to be broken is not through
+	surplus  string            // sent behind the next answer
 	refusals map[string]string // by what the key holds
 	gateways int64             // that announced themselves; 0 means one that just did
 	scopes   []string          // keys of announcements
@@ -182,7 +183,16 @@ func (f *fake) fixed(s *fakevalkey.Server, args []string) string {
 	if count-c.n < c.known {
 		count = add(c.known + c.n - count)
 	}
-	return fakevalkey.Int(count)
+	answer := fakevalkey.Int(count) + f.surplus
+	f.surplus = ""
+	return answer
+}
+
+// surplusOnce sends bytes that nobody asked for behind the next answer of the script.
+func (f *fake) surplusOnce(bytes string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.surplus = bytes
 }
 
 func (f *fake) announce(_ *fakevalkey.Server, args []string) string {
