@@ -474,51 +474,86 @@ func TestPanicAfterAPanicKeepsNobodyWaiting(t *testing.T) {
 // Whatever breaks while many ask, everybody is answered, the store hands out each place
 // once, and what passes without it is told to it once at most.
 func TestManyAtOnceWhileConnectionsBreak(t *testing.T) {
-	server := fakeStore(t)
-	s := settings("stress", server)
-	s.Limit = 1500
-	l := openAlone(t, s)
-	other := settings("stress", server)
-	other.Limit = 1500
-	other.Store.Timeout = 2 * time.Minute // a connection of its own to the same count
-	limiters := []*Limiter{l, openAlone(t, other)}
 	const users, requests, clients = 16, 300, 3
-	var mu sync.Mutex
-	places := map[string]int{}
-	alone := map[string]int64{}
-	var group sync.WaitGroup
-	for u := 0; u < users; u++ {
-		group.Add(1)
-		go func(u int) {
-			defer group.Done()
-			for i := 0; i < requests; i++ {
-				who := strconv.Itoa((u + i) % clients)
-				d, way := takeAt(limiters[u%2], who, start)
-				mu.Lock()
-				if d.Allowed && way == Shared {
-					places[who+" "+strconv.FormatInt(d.Remaining, 10)]++
-				} else if d.Allowed {
-					alone[who]++
+	for _, c := range []struct {
+		name  string
+		limit int64
+		fail  func(server *fake, limiters []*Limiter, n int) // now and then
+	}{
+		{"connections break", 1500, func(server *fake, limiters []*Limiter, n int) {
+			server.breakCall(counted+n%2, n%3)
+			recovered(limiters[n%4/2].store)
+		}},
+		{"stores are away", 1e6, func(_ *fake, limiters []*Limiter, n int) {
+			setHealth(limiters[n%4/2].store, int64(n%2*away))
+		}},
+		{"nothing fails", 1500, nil},
+	} {
+		server := fakeStore(t)
+		s := settings(c.name, server)
+		s.Limit = c.limit
+		other := settings(c.name, server)
+		other.Limit = c.limit
+		other.Store.Timeout = 2 * time.Minute // a connection of its own to the same count
+		limiters := []*Limiter{openAlone(t, s), openAlone(t, other)}
+		var mu sync.Mutex
+		places := map[string]int{}
+		made, shared, alone := map[string]int64{}, map[string]int64{}, map[string]int64{}
+		var group sync.WaitGroup
+		for u := 0; u < users; u++ {
+			group.Add(1)
+			go func(u int) {
+				defer group.Done()
+				for i := 0; i < requests; i++ {
+					who := strconv.Itoa((u + i) % clients)
+					d, way := takeAt(limiters[u%2], who, start)
+					mu.Lock()
+					made[who]++
+					if d.Allowed && way == Shared {
+						shared[who]++
+						places[who+" "+strconv.FormatInt(d.Remaining, 10)]++
+					} else if d.Allowed {
+						alone[who]++
+					}
+					mu.Unlock()
+					if c.fail != nil && i%20 == 0 {
+						c.fail(server, limiters, u+i/20)
+					}
 				}
-				mu.Unlock()
-				if i%20 == 0 {
-					server.breakCall(counted+(u+i/20)%2, u%3)
-					recovered(limiters[i/20%2].store)
-				}
+			}(u)
+		}
+		group.Wait()
+		for place, times := range places {
+			if times > 1 {
+				t.Errorf("%s: the place %q was handed out %d times", c.name, place, times)
 			}
-		}(u)
-	}
-	group.Wait()
-	for place, times := range places {
-		if times > 1 {
-			t.Errorf("the place %q was handed out %d times", place, times)
+		}
+		added := map[string]int64{}
+		for _, call := range server.since() {
+			added[call.key] += call.n
+		}
+		for who, n := range made {
+			key := keyOf(c.name, who, 0)
+			told, count := added[key], server.Count(key)
+			if told > n || count > n {
+				t.Errorf("%s: client %s made %d requests; the store was told to add %d and counts %d", c.name, who, n, told, count)
+			}
+			if left := unsettledOf(limiters[0], who); c.limit > n && (count != n-left || told != count) {
+				t.Errorf("%s: client %s made %d requests; the store was told to add %d, counts %d, and %d are unsettled", c.name, who, n, told, count, left)
+			}
+			if c.fail == nil && (shared[who] != c.limit || alone[who] != 0) {
+				t.Errorf("%s: client %s got %d from the store and %d besides, want %d and none", c.name, who, shared[who], alone[who], c.limit)
+			}
+		}
+		if c.fail != nil && len(alone) == 0 {
+			t.Errorf("%s: nobody passed alone", c.name)
 		}
 	}
-	total := int64(0)
-	for i := 0; i < clients; i++ {
-		total += server.countOf("stress", strconv.Itoa(i), 0)
-	}
-	if total > users*requests || len(alone) == 0 {
-		t.Errorf("the store counts %d of %d requests; %v passed alone", total, users*requests, alone)
-	}
+}
+
+// unsettledOf returns what the store is still to be told of a client.
+func unsettledOf(l *Limiter, client string) int64 {
+	l.ledger.mu.Lock()
+	defer l.ledger.mu.Unlock()
+	return window.FixedFind(l.counts, client, start.Unix()).Unsettled
 }
