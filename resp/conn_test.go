@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -30,6 +31,8 @@ type wire struct {
 	out    bytes.Buffer
 	writes int
 	sets   int
+	peeks  int   // deadlines for reading alone
+	deaf   error // what setting one of these comes to
 	most   int   // so many writes succeed; 0: all
 	fails  error // of the others
 }
@@ -47,6 +50,11 @@ func (w *wire) Write(b []byte) (int, error) {
 func (w *wire) SetDeadline(time.Time) error {
 	w.sets++
 	return nil
+}
+
+func (w *wire) SetReadDeadline(time.Time) error {
+	w.peeks++
+	return w.deaf
 }
 
 func (w *wire) Close() error { return nil }
@@ -161,6 +169,105 @@ func TestReuseByTheLastAnswer(t *testing.T) {
 		if got := c.Usable; got != test.want {
 			t.Errorf("%q: reusable after Eval is %v", test.answer, got)
 		}
+	}
+}
+
+func TestAlive(t *testing.T) {
+	quiet := fmt.Errorf("read: %w", os.ErrDeadlineExceeded)
+	for _, test := range []struct {
+		name   string
+		in     *stepwise
+		before string // what was read already and is not used
+		deaf   error
+		used   bool
+		want   bool
+	}{
+		{name: "silent", in: &stepwise{end: quiet}, want: true},
+		{name: "closed by the server", in: &stepwise{}},
+		{name: "reset by the server", in: &stepwise{end: io.ErrClosedPipe}},
+		{name: "an answer that nobody asked for", in: &stepwise{parts: []string{":1\r\n"}, end: quiet}},
+		{name: "a byte that nobody asked for", in: &stepwise{parts: []string{"\n"}, end: quiet}},
+		{name: "a byte that came with the last answer", in: &stepwise{end: quiet}, before: ":"},
+		{name: "no deadline can be set", in: &stepwise{end: quiet}, deaf: net.ErrClosed},
+		{name: "used up", in: &stepwise{end: quiet}, used: true},
+	} {
+		c, w := connOn(test.before)
+		if test.before != "" {
+			if _, err := c.in.Peek(len(test.before)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.in, w.deaf, c.Usable = test.in, test.deaf, !test.used
+		// Asked twice it says the same: nothing is taken from what is there.
+		for i := 1; i <= 2; i++ {
+			if got := Alive(c); got != test.want {
+				t.Errorf("%s: alive %v", test.name, got)
+			}
+		}
+		if w.writes != 0 || test.used && w.peeks != 0 {
+			t.Errorf("%s: %d writes, listened %d times", test.name, w.writes, w.peeks)
+		}
+	}
+}
+
+// A connection that was found alive is used as any other: the time that Alive listens
+// for is not that of the next call.
+func TestAliveLeavesTheConnectionAsItIs(t *testing.T) {
+	cert, pool := certificate(t, time.Hour, "127.0.0.1")
+	for _, secure := range []bool{false, true} {
+		config := fakevalkey.Config{}
+		if secure {
+			config.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
+		}
+		s := fakevalkey.Start(t, config)
+		o := optionsFor(s)
+		if secure {
+			o.TLS = &tls.Config{RootCAs: pool}
+		}
+		c, err := dial(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := int64(1); i <= 3; i++ {
+			if !Alive(c) || !Alive(c) {
+				t.Errorf("TLS %v: not alive after %d calls", secure, i-1)
+			}
+			wantCount(t, c, "k", i)
+		}
+		s.CloseConnections()
+		eventually(t, "the end of the connection is found out", func() bool { return !Alive(c) })
+		closeConn(c)
+		if Alive(c) {
+			t.Errorf("TLS %v: alive after it was closed", secure)
+		}
+	}
+}
+
+func TestAliveFindsWhatNobodyAskedFor(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	c, err := dial(&Options{Network: "tcp", Address: listener.Addr().String(), DialTimeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn(c)
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if !Alive(c) {
+		t.Error("not alive before anything was sent")
+	}
+	if _, err := io.WriteString(server, ":1\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is found out", func() bool { return !Alive(c) })
+	if Alive(c) {
+		t.Error("alive again")
 	}
 }
 
