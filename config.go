@@ -307,10 +307,10 @@ func describeFallback(s *limiter.Settings) string {
 // fallback returns 0 for what is not set.
 func (o *options) fallback(config *FallbackConfig, limit int64) (own, gateways int64) {
 	if config.Limit != nil {
-		own = o.integer("fallback.limit", config.Limit, 1, window.MaxCount)
-		if o.err == nil && own > limit {
-			o.refuse("fallback.limit", strconv.FormatInt(own, 10), "it must not be above limit, which is "+strconv.FormatInt(limit, 10))
+		if o.err != nil {
+			return 0, 0 // the limit, its bound, is not known
 		}
+		own = o.integer("fallback.limit", config.Limit, 1, limit)
 	}
 	if config.Gateways != nil {
 		gateways = o.integer("fallback.gateways", config.Gateways, 1, 10000)

@@ -49,7 +49,13 @@ func (o *options) unknown(path string, unknown map[string]interface{}) {
 		names = append(names, path+name)
 	}
 	sort.Strings(names)
-	o.fail(fmt.Errorf("unknown option %s: see the list of options, and mind on which level each stands", strings.Join(names, ", ")))
+	hint := "see the list of options, and mind on which level each stands"
+	for name := range unknown {
+		if strings.Contains(name, ".") {
+			hint = "a dot in the list of options means an option inside another, and is written so in labels alone"
+		}
+	}
+	o.fail(fmt.Errorf("unknown option %s: %s", strings.Join(names, ", "), hint))
 }
 
 // number returns the digits of a number as it was written. It refuses what is no

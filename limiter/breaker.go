@@ -199,13 +199,18 @@ func reason(refusal string, err error) string {
 	if errors.Is(err, resp.ErrRefused) {
 		// It ends with the command of the opening and the word that refused it.
 		text := err.Error()
-		if strings.HasSuffix(text, "SELECT answered with ERR") {
+		switch {
+		case strings.HasSuffix(text, "SELECT answered with ERR"):
 			return text + ": check valkey.db"
+		case strings.HasSuffix(text, "SELECT answered with NOPERM"):
+			return text + ": give the user the right +select"
+		case strings.HasSuffix(text, "AUTH answered with ERR"):
+			return text + ": it may want no password; check valkey.username and valkey.password"
 		}
 		return text + ": " + advices[text[strings.LastIndexByte(text, ' ')+1:]]
 	}
 	if errors.Is(err, resp.ErrDial) && errors.Is(err, resp.ErrTimeout) {
-		return err.Error() + ": check the address, and whether valkey.tls is what the server wants"
+		return err.Error() + ": it hangs, or is not there; if it never answered, check the address, and whether valkey.tls is what the server wants"
 	}
 	if err != nil {
 		return err.Error()

@@ -261,9 +261,19 @@ func announce(s *store) {
 			once(s, "announce", fmt.Sprintf("refuses to be told of this gateway (%s): how many share a limit while it is away is not learnt; fallback.gateways can say it", reason(refusal, nil)))
 			continue
 		}
-		s.ledger.mu.Lock()
+		learnGateways(t, count, time.Now())
+	}
+}
+
+// learnGateways takes over how many gateways serve a scope. Less than was known is
+// believed when nothing else was heard for as long as an announcement is good: a store
+// that comes back empty has heard of few as yet.
+func learnGateways(t *table, count int64, now time.Time) {
+	t.ledger.mu.Lock()
+	defer t.ledger.mu.Unlock()
+	if count >= t.gateways || now.Sub(t.gatewaysAt) >= announcedFor {
 		t.gateways = count
-		s.ledger.mu.Unlock()
+		t.gatewaysAt = now
 	}
 }
 

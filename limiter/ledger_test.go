@@ -409,11 +409,19 @@ func TestGatewayAnnouncesItselfForEachScope(t *testing.T) {
 	if a.store != b.store || a.table.gateways != 3 || b.table.gateways != 3 || again.table != a.table {
 		t.Errorf("%d and %d gateways were learnt, want 3", a.table.gateways, b.table.gateways)
 	}
-	server.gateways = 2
-	a.store.announced = a.store.announced.Add(-announceEvery)
-	look(a.store)
-	if a.table.gateways != 2 || len(server.scopes) != 4 {
-		t.Errorf("%d gateways were learnt in %d announcements, want 2 in 4", a.table.gateways, len(server.scopes))
+	// More is believed at once, and less not before the last word is old: a store that
+	// was restarted empty has heard of few.
+	for i, step := range []struct {
+		told, want int64
+		older      time.Duration
+	}{{4, 4, 0}, {1, 4, announceEvery}, {1, 1, announcedFor}, {2, 2, 0}} {
+		server.gateways = step.told
+		a.store.announced = a.store.announced.Add(-announceEvery)
+		a.table.gatewaysAt = a.table.gatewaysAt.Add(-step.older)
+		look(a.store)
+		if a.table.gateways != step.want || len(server.scopes) != 4+2*i {
+			t.Errorf("step %d: %d gateways were learnt in %d announcements, want %d", i, a.table.gateways, len(server.scopes), step.want)
+		}
 	}
 }
 

@@ -26,13 +26,14 @@ type table struct {
 	ledger *ledger
 
 	// These are guarded by the ledger's mutex.
-	origin   int64 // for a scope that is counted in memory: unix nanoseconds at Began
-	counts   *window.FixedCounts
-	used     bool   // counted in since idle was set
-	gateways int64  // that count in this scope, this one included, as last learnt; 0: never
-	tail     string // encoded arguments of the script that are the same for all
-	tailEnd  int64  // the end of the window for which they are, in unix seconds
-	tailAt   int64  // the time for which they are, in unix seconds
+	origin     int64 // for a scope that is counted in memory: unix nanoseconds at Began
+	counts     *window.FixedCounts
+	used       bool      // counted in since idle was set
+	gateways   int64     // that count in this scope, this one included, as last learnt; 0: never
+	gatewaysAt time.Time // when that was learnt
+	tail       string    // encoded arguments of the script that are the same for all
+	tailEnd    int64     // the end of the window for which they are, in unix seconds
+	tailAt     int64     // the time for which they are, in unix seconds
 
 	idle time.Time // guarded by tablesMu: no count is younger, unless used
 }

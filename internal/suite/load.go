@@ -133,7 +133,7 @@ func wrongOptions(t *T) {
 		})
 	}
 	for option, bound := range map[string]string{
-		"limit": "999999999999999", "window": "366d", "maxClients": "16777216", "fallback.limit": "999999999999999", "fallback.gateways": "10000", "sourceCriterion.ipStrategy.ipv6Subnet": "128",
+		"limit": "999999999999999", "window": "366d", "maxClients": "16777216", "fallback.limit": "to 5", "fallback.gateways": "10000", "sourceCriterion.ipStrategy.ipv6Subnet": "128",
 		"sourceCriterion.ipStrategy.depth": "1000", "valkey.db": "1000000", "valkey.timeout": "10s", "valkey.dialTimeout": "1m",
 	} {
 		t.refused(with(t.shared("sourceCriterion", absent), option, "99999999999999"+"99"), option, bound)

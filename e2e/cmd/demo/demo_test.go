@@ -202,17 +202,17 @@ func TestOutageAllowance(t *testing.T) {
 	}
 }
 
-func TestRemainingIsTheLeastThatEachGatewaySaid(t *testing.T) {
+func TestSharesAreHalfOfTheLeastThatEachGatewaySaid(t *testing.T) {
 	t.Parallel()
 	p := &play{limit: 100, gateways: make([]gateway, 2)}
 	var answers lab.Answers
 	for _, remaining := range []string{"98", "99", "96", "", "97", "95"} {
 		answers = append(answers, lab.Answer{Header: http.Header{"X-Ratelimit-Remaining": {remaining}}})
 	}
-	if got := p.remaining(answers); !slices.Equal(got, []int{96, 95}) {
+	if got := p.shares(answers); !slices.Equal(got, []int{48, 48}) {
 		t.Errorf("%v", got)
 	}
-	if got := p.remaining(nil); !slices.Equal(got, []int{100, 100}) {
+	if got := p.shares(nil); !slices.Equal(got, []int{50, 50}) {
 		t.Errorf("nothing said: %v", got)
 	}
 }

@@ -120,6 +120,8 @@ func middlewares(limit int, window time.Duration, storeAddr string) map[string]m
 			"scope":           scope,
 			"mode":            mode,
 			"sourceCriterion": map[string]any{"requestHeaderName": "X-API-Key"},
+			// Known from the first second, where learning it would take some.
+			"fallback": map[string]any{"gateways": "2"},
 			// More patient than the default, since a machine that runs everything
 			// at once may be slow to answer.
 			"valkey": map[string]any{"endpoints": []string{storeAddr}, "timeout": "1s"},

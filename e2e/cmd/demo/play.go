@@ -140,15 +140,15 @@ func (p *play) phases(t testing.TB) []row {
 
 	before := phase{name: "shared, until the store stops", route: sharedRoute, key: newKey(), sent: beforeOutage, way: "shared",
 		want: split(beforeOutage, min(beforeOutage, p.limit))}
-	seen := p.remaining(hold(before))
+	shares := p.shares(hold(before))
 
 	p.store.stop()
 	during := phase{name: "store stopped, the same key", route: sharedRoute, key: before.key, sent: requests - beforeOutage, way: "local"}
-	during.want = split(during.sent, outageAllowance(during.sent, seen))
+	during.want = split(during.sent, outageAllowance(during.sent, shares))
 	answers := hold(during)
 	p.notes = append(p.notes, fmt.Sprintf("While the store was away each gateway went on from the last shared count that it had seen: "+
-		"%d and %d requests were left to them. The slowest answer took %s.",
-		seen[0], seen[1], answers.Slowest().Round(100*time.Microsecond)))
+		"its share of what was left were %d and %d requests. The slowest answer took %s.",
+		shares[0], shares[1], answers.Slowest().Round(100*time.Microsecond)))
 
 	p.store.start()
 	back := p.awaitRecovery(t)
@@ -171,9 +171,10 @@ func outageAllowance(sent int, left []int) int {
 	return allowed
 }
 
-// remaining returns what each gateway said last about what is left of the quota:
-// the least, as answers that travel at once arrive in any order.
-func (p *play) remaining(answers lab.Answers) []int {
+// shares returns what each gateway may let pass alone: its part of what it said last is
+// left of the quota, rounded up. That is the least that it said, as answers that travel
+// at once arrive in any order.
+func (p *play) shares(answers lab.Answers) []int {
 	left := make([]int, len(p.gateways))
 	for i := range left {
 		left[i] = p.limit
@@ -183,6 +184,9 @@ func (p *play) remaining(answers lab.Answers) []int {
 		if n := a.Number("X-RateLimit-Remaining"); n >= 0 {
 			left[g] = min(left[g], n)
 		}
+	}
+	for i := range left {
+		left[i] = (left[i] + len(left) - 1) / len(left)
 	}
 	return left
 }
