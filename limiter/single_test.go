@@ -106,6 +106,7 @@ func TestSurplusBehindAnAnswerCostsTheConnectionAlone(t *testing.T) {
 		server := fakeStore(t)
 		l := openAlone(t, settings("surplus", server))
 		newcomer(l)
+		setHealth(l.store, away-1) // one failure more, and it is left alone
 		server.surplusOnce(fakevalkey.Int(4))
 		if together {
 			l.store.turn.Lock()
