@@ -51,11 +51,11 @@ fuzz: ## Fuzz the readers of replies for a while each: make fuzz FUZZTIME=10m
 	go test ./resp -run '^$$' -fuzz FuzzReadReply -fuzztime $(or $(FUZZTIME),30s)
 	go test ./resp -run '^$$' -fuzz FuzzEvalAll -fuzztime $(or $(FUZZTIME),30s)
 
-bench: ## Compare with Traefik's own limiters, and measure memory and decisions (about six minutes; as root, for raw sockets)
+bench: ## Compare with Traefik's own limiters, and measure memory and decisions (six minutes, as root)
 	scripts/install-e2e.sh
 	go -C e2e run ./bench
 
-bench-decision: ## Measure what a decision takes without the proxying, and where its time goes (half a minute; as root)
+bench-decision: ## Measure what a decision takes without the proxying, and where its time goes (half a minute, as root)
 	scripts/install-e2e.sh
 	go -C e2e run ./bench -only decision
 
