@@ -16,9 +16,9 @@ const (
 	// maxBatch is how many counts of clients one batch asks for at most. Requests of
 	// one client in one window are one count, however many they are.
 	maxBatch = 256
-	// maxTries is how often a request is taken again, because the store says that its
-	// window is over, or its clock became known.
-	maxTries = 4
+	// maxAnswer is the largest count that the store's Lua has exactly. What is above is
+	// no count of requests.
+	maxAnswer = 1 << 53
 )
 
 // A batch is a number of requests that travel to the store together: those that came
@@ -28,31 +28,36 @@ type batch struct {
 	store  *store
 	turn   int64     // a number that no other batch of the ledger has
 	start  time.Time // when its time began to run, by the clock of this machine
-	tries  int       // how many batches its requests were in before
 	origin int64     // the store's origin by which the requests found their windows
 	slots  []*slot   // guarded by the ledger's mutex until the batch is taken from the queue
 	done   chan struct{}
 
 	// What came of it, set before done is closed.
-	asked bool // it was written: the store may have counted its requests
-	moved bool // it was not, since the store's clock became known and may put it into other windows
+	asked   bool    // it was written: the store may have counted its requests
+	moves   []*slot // into which requests were moved that belong to another window
+	broken  bool    // some slots have no answer
+	refusal string  // the first answer that is no count
+	prefix  string  // of the key that it was the answer to
+	err     error   // why slots have no answer
 
 	hasTurn bool
-	locks   bool   // the leader holds the ledger's mutex
-	noted   bool   // what was answered and what was lost is in the counts
-	whole   bool   // each slot has its answer
-	refusal string // the first answer that is no count
-	prefix  string // of the key that it was the answer to
-	err     error  // why slots have no answer
+	locks   bool    // the leader holds the ledger's mutex
+	drifted bool    // the store's clock is not where it was believed to be
+	asking  []*slot // for which the calls are that are made last
+	noted   bool    // what was answered to them and what was lost is in the counts
+	over    int     // of them, those whose window is over
 }
 
 // A slot is one client's part of a batch.
 type slot struct {
 	table    *table
 	count    *window.FixedCount
+	at       int64 // when the first request came, since Began
+	unix     int64 // the same by the store's clock, in unix seconds
 	requests int64 // merged into one; guarded like batch.slots
 	settled  int64 // unsettled passes that are settled with them
 	answer   int64 // the count with all of them, or window.FixedOver; 0: none
+	move     int   // where its requests were moved to, in batch.moves, from 1; 0: nowhere
 }
 
 var (
@@ -63,17 +68,15 @@ var (
 	// errAway is why a batch was not asked for: the batch before it was one failure
 	// too many.
 	errAway = errors.New("the store is away")
+	// errNoCount is why a slot has no answer: it was an integer that counts nothing.
+	errNoCount = fmt.Errorf("%w: a count out of bounds", resp.ErrProtocol)
 )
 
 // newBatch begins the next batch of a store. Who calls it holds the ledger's mutex.
-func newBatch(s *store, before *batch) *batch {
+func newBatch(s *store) *batch {
 	s.ledger.turns++
 	s.batches++
 	b := &batch{store: s, turn: s.ledger.turns, start: time.Now(), origin: s.origin, done: make(chan struct{})}
-	if before != nil {
-		b.start = before.start
-		b.tries = before.tries + 1
-	}
 	if !s.kept {
 		startKeeper(s)
 	}
@@ -83,7 +86,7 @@ func newBatch(s *store, before *batch) *batch {
 
 // slotIn returns the place of a client in a batch. Who calls it holds the ledger's
 // mutex.
-func slotIn(b *batch, t *table, f *window.FixedCount) *slot {
+func slotIn(b *batch, t *table, f *window.FixedCount, at, unix int64) *slot {
 	if f.Turn == b.turn {
 		return b.slots[f.Slot]
 	}
@@ -93,73 +96,9 @@ func slotIn(b *batch, t *table, f *window.FixedCount) *slot {
 	}
 	f.Turn = b.turn
 	f.Slot = len(b.slots)
-	sl := &slot{table: t, count: f}
+	sl := &slot{table: t, count: f, at: at, unix: unix}
 	b.slots = append(b.slots, sl)
 	return sl
-}
-
-// A single is a request that finds nobody before it: it asks for itself, and whoever
-// comes meanwhile joins a batch. It is what a batch of one is, with less work.
-type single struct {
-	limiter *Limiter
-	count   *window.FixedCount
-	start   time.Time // when its time began to run, by the clock of this machine
-	origin  int64     // the store's origin by which it found its window
-	locks   bool      // it holds the ledger's mutex
-
-	answer  int64 // as of a slot
-	refusal string
-	err     error
-}
-
-// askSingle makes one attempt at the count of a single request. Who calls it holds the
-// ledger's mutex and the turn, which it gives back.
-func askSingle(q *single, unix int64) {
-	defer finishSingle(q)
-	q.start = time.Now()
-	s := q.limiter.store
-	t := q.limiter.table
-	t.used = true
-	s.batches++
-	if !s.kept {
-		startKeeper(s)
-	}
-	if q.count.Key == "" {
-		setKey(t, q.count)
-	}
-	call := encodeOne(t, q.count, 1, unix)
-	q.origin = s.origin
-	q.locks = false
-	s.ledger.mu.Unlock()
-	q.answer, q.refusal, q.err = resp.Eval(s.conn, q.start.Add(s.timeout), fixedScript, 4, call)
-}
-
-// finishSingle is to a single what finish is to a batch.
-func finishSingle(q *single) {
-	r := recover()
-	s := q.limiter.store
-	if r != nil || q.answer == 0 || !s.conn.Usable {
-		singleFailed(q, r)
-	}
-	s.turn.Unlock()
-}
-
-func singleFailed(q *single, r interface{}) {
-	s := q.limiter.store
-	if q.locks {
-		q.locks = false
-		s.ledger.mu.Unlock()
-	}
-	if r != nil {
-		q.answer = 0
-		q.err = panicked(r)
-		// Whatever is under way on the connection has no reader any more.
-		resp.Drop(s.link)
-	}
-	s.conn = nil
-	if q.answer == 0 {
-		failed(s, q.limiter.table.head, q.refusal, q.err)
-	}
 }
 
 // setKey encodes the key of a count. Who calls it holds the ledger's mutex.
@@ -194,17 +133,73 @@ func ask(b *batch) {
 		prepare(b, deadline)
 	}
 	calls := detach(b)
-	if b.err != nil || b.moved {
-		return
+	if b.err == nil {
+		askFor(b, calls, deadline)
+		if b.over > 0 && !b.broken {
+			askOver(b, deadline)
+		}
 	}
+}
+
+// askFor makes the calls for b.asking.
+func askFor(b *batch, calls []string, deadline time.Time) {
+	s := b.store
 	counts := make([]int64, len(calls))
 	answered, refusals, err := resp.EvalAll(s.conn, deadline, fixedScript, 4, calls, counts)
 	if !s.conn.Usable {
 		s.conn = nil
 	}
-	b.err = err
-	b.whole = err == nil && refusals == nil
+	if err != nil || refusals != nil {
+		b.broken = true
+		b.err = err
+	}
 	note(b, counts, answered, refusals)
+	if b.broken {
+		noteRefusal(b, refusals)
+	}
+}
+
+// askOver asks, in the same turn, for the next window where the store said that one is
+// over. That is not done twice: a clock that is ahead by more than a window is none that
+// can be trusted.
+func askOver(b *batch, deadline time.Time) {
+	s := b.store
+	if s.conn == nil {
+		b.broken = true
+		b.err = fmt.Errorf("%w: after an answer", resp.ErrLost)
+		return
+	}
+	s.ledger.mu.Lock()
+	b.locks = true
+	var over []*slot
+	for _, sl := range b.asking {
+		if sl.answer == window.FixedOver {
+			over = append(over, moveSlot(b, sl, sl.count.End))
+		}
+	}
+	b.asking = over
+	b.over = 0
+	calls := encode(b)
+	b.locks = false
+	s.ledger.mu.Unlock()
+	askFor(b, calls, deadline)
+	if b.over > 0 {
+		clockIsWrong(s)
+	}
+}
+
+// moveSlot moves the requests of a slot to the window of a time in unix seconds. Who
+// calls it holds the ledger's mutex.
+func moveSlot(b *batch, sl *slot, unix int64) *slot {
+	t := sl.table
+	f := window.FixedFind(t.counts, window.FixedClient(sl.count), unix)
+	if f.Key == "" {
+		setKey(t, f)
+	}
+	moved := &slot{table: t, count: f, unix: unix, requests: sl.requests}
+	b.moves = append(b.moves, moved)
+	sl.move = len(b.moves)
+	return moved
 }
 
 // prepare sees to it that there is a connection and that it can be used. One that was
@@ -220,7 +215,7 @@ func prepare(b *batch, deadline time.Time) {
 	s.ledger.mu.Lock()
 	drift := s.origin - b.origin
 	s.ledger.mu.Unlock()
-	b.moved = drift > second || drift < -second
+	b.drifted = drift > second || drift < -second
 }
 
 // connectAlive opens a connection if there is none that is alive. Who calls it has the
@@ -247,7 +242,11 @@ func detach(b *batch) []string {
 	var calls []string
 	if s.health >= away {
 		b.err = errAway
-	} else if b.err == nil && !b.moved {
+	} else if b.err == nil {
+		b.asking = b.slots
+		if b.drifted {
+			correct(b)
+		}
 		b.asked = true
 		calls = encode(b)
 	}
@@ -256,22 +255,31 @@ func detach(b *batch) []string {
 	return calls
 }
 
-// encode returns the calls of the script for a batch. Who calls it holds the ledger's
+// correct moves all slots to where the store's clock, as it is known now, puts them. Who
+// calls it holds the ledger's mutex.
+func correct(b *batch) {
+	b.asking = nil
+	for _, sl := range b.slots {
+		b.asking = append(b.asking, moveSlot(b, sl, (sl.at+b.store.origin)/second))
+	}
+}
+
+// encode returns the calls of the script for b.asking. Who calls it holds the ledger's
 // mutex.
 func encode(b *batch) []string {
-	calls := make([]string, len(b.slots))
-	unix := (int64(b.start.Sub(Began)) + b.origin) / second
-	for i, sl := range b.slots {
+	b.noted = false
+	calls := make([]string, len(b.asking))
+	for i, sl := range b.asking {
 		f := sl.count
 		if f.Unsettled > 0 {
 			sl.settled = window.FixedSettle(f)
 		}
 		t := sl.table
 		n, known := sl.requests+sl.settled, f.Known-f.Unsettled
-		if n < ready && known < ready && t.tailAt == unix && t.tailEnd == f.End {
+		if n < ready && known < ready && t.tailAt == sl.unix && t.tailEnd == f.End {
 			calls[i] = f.Key + numbers[n] + numbers[known] + t.tail // encodeOne, without the call
 		} else {
-			calls[i] = encodeOne(t, f, n, unix)
+			calls[i] = encodeOne(t, f, n, sl.unix)
 		}
 	}
 	return calls
@@ -293,7 +301,7 @@ func newTail(t *table, end, unix int64) {
 		left = 1
 	}
 	if left > t.length {
-		left = t.length // it was moved here from the window before
+		left = t.length
 	}
 	t.tail = resp.Bulk(strconv.FormatInt(left, 10)) + resp.Bulk(strconv.FormatInt(end, 10))
 	t.tailEnd = end
@@ -320,30 +328,44 @@ func encodeInt(n int64) string {
 	return resp.Bulk(strconv.FormatInt(n, 10))
 }
 
-// note deals out what the store answered to the slots of a batch, of which the first
-// so many were answered.
+// note deals out what the store answered to b.asking, of which the first so many were
+// answered.
 func note(b *batch, counts []int64, answered int, refusals []string) {
-	mu := &b.store.ledger.mu
-	mu.Lock()
+	s := b.store
+	s.ledger.mu.Lock()
 	b.locks = true
-	for i, sl := range b.slots {
+	for i, sl := range b.asking {
 		if i < answered && (refusals == nil || refusals[i] == "") {
 			sl.answer = counts[i]
 		}
-		if sl.answer > 0 {
+		if sl.answer > 0 && sl.answer <= maxAnswer {
 			noteAnswer(sl.count, sl.answer, sl.settled)
 		} else {
-			window.FixedLost(sl.count, sl.settled)
+			noteNone(b, sl)
 		}
 	}
 	b.noted = true
-	if b.whole && b.store.health < away {
-		b.store.health = 0
+	if !b.broken && s.health < away {
+		s.health = 0
 	}
 	b.locks = false
-	mu.Unlock()
-	if !b.whole {
-		noteRefusal(b, refusals)
+	s.ledger.mu.Unlock()
+}
+
+// noteNone notes that a slot got no count.
+func noteNone(b *batch, sl *slot) {
+	window.FixedLost(sl.count, sl.settled)
+	if sl.answer == window.FixedOver {
+		b.over++
+		return
+	}
+	if sl.answer != 0 || !b.broken {
+		// It is no count. Whoever sends such things is not believed in anything.
+		sl.answer = 0
+		b.broken = true
+		b.err = errNoCount
+		b.store.conn = nil
+		resp.Drop(b.store.link)
 	}
 }
 
@@ -358,11 +380,11 @@ func noteAnswer(f *window.FixedCount, answer, settled int64) {
 
 // noteRefusal finds the first refusal.
 func noteRefusal(b *batch, refusals []string) {
-	b.prefix = b.slots[0].table.head
+	b.prefix = b.asking[0].table.head
 	for i, refusal := range refusals {
 		if refusal != "" {
 			b.refusal = refusal
-			b.prefix = b.slots[i].table.head
+			b.prefix = b.asking[i].table.head
 			return
 		}
 	}
@@ -372,7 +394,7 @@ func noteRefusal(b *batch, refusals []string) {
 // the store's health, and lets the requests go their ways.
 func finish(b *batch) {
 	r := recover()
-	if r != nil || !b.whole {
+	if r != nil || b.broken || !b.asked {
 		finishBadly(b, r)
 	}
 	if b.hasTurn {
@@ -385,17 +407,42 @@ func finish(b *batch) {
 func finishBadly(b *batch, r interface{}) {
 	defer survive(b)
 	if r != nil {
-		unlock(b)
-		b.err = panicked(r)
-		b.whole = false
-		// Whatever is under way on the connection has no reader any more.
-		b.store.conn = nil
-		resp.Drop(b.store.link)
+		clean(b, r)
 	}
+	dequeue(b)
+	if b.err == errAway {
+		return
+	}
+	if b.err == nil && some(b) {
+		// The store is well, and has trouble with some keys.
+		lasting(b.store, "key", fmt.Sprintf("refuses to count some keys with the prefix %q (%s)", b.prefix, reason(b.refusal, nil)))
+		answered(b.store)
+		return
+	}
+	failed(b.store, b.prefix, b.refusal, b.err)
+}
+
+// clean ends what a panic broke off.
+func clean(b *batch, r interface{}) {
+	unlock(b)
+	b.broken = true
+	b.err = panicked(r)
+	// Whatever is under way on the connection has no reader any more.
+	b.store.conn = nil
+	resp.Drop(b.store.link)
 	if b.asked && !b.noted {
 		note(b, nil, 0, nil)
 	}
-	finishUnanswered(b)
+}
+
+// some reports whether a slot has an answer.
+func some(b *batch) bool {
+	for _, sl := range b.asking {
+		if sl.answer > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // unlock gives the ledger's mutex back if the leader holds it.
@@ -423,24 +470,4 @@ func dequeue(b *batch) {
 		s.next = nil
 	}
 	s.ledger.mu.Unlock()
-}
-
-// finishUnanswered ends a batch that did not bring all that it was to bring.
-func finishUnanswered(b *batch) {
-	s := b.store
-	dequeue(b)
-	some := false
-	for _, sl := range b.slots {
-		some = some || sl.answer != 0
-	}
-	if b.moved || b.err == errAway {
-		return
-	}
-	if b.err == nil && some {
-		// The store is well, and has trouble with some keys.
-		lasting(s, "key "+resp.Word(b.refusal), fmt.Sprintf("refuses to count some keys with the prefix %q (%s)", b.prefix, reason(b.refusal, nil)))
-		answered(s)
-		return
-	}
-	failed(s, b.prefix, b.refusal, b.err)
 }

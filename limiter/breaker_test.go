@@ -157,7 +157,7 @@ func TestReasonsOfARefusedOpeningSayWhatToDo(t *testing.T) {
 		if c.config.Password != "" {
 			o.Password = "hunter2"
 		}
-		_, err := resp.Dial(o)
+		_, err := resp.Connect(resp.NewLink(o, nil), time.Now().Add(time.Minute))
 		if got := reason("", err); !strings.Contains(got, c.want) || strings.Contains(got, "hunter2") {
 			t.Errorf("reason %q, want it to hold %q", got, c.want)
 		}

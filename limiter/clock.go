@@ -13,8 +13,9 @@ import (
 // clockAge is how old the last reading of the store's clock may be.
 const clockAge = time.Minute
 
-// maxUnix is the last second of the year 9999. No clock is further on.
-const maxUnix = 253402300799
+// maxUnix is the last second of the year 2199. No clock is further on, and nanoseconds
+// can count to it.
+const maxUnix = 7258118399
 
 // Began is where this process counts time from. It is never changed. Differences to it are taken by the
 // monotonic clock, so that a store's time, once read, goes on evenly whatever
@@ -98,7 +99,7 @@ func setOrigin(s *store, origin int64) {
 
 // clockIsWrong notes that the store goes by another time than we believe.
 func clockIsWrong(s *store) {
-	lasting(s, "clock", "its clock is ahead of what it was by more than a window; it is read again")
+	lasting(s, "clock", "its clock is ahead of what it was, by a window or more; it is read again")
 	s.mu.Lock()
 	s.clockRead = time.Time{}
 	s.mu.Unlock()

@@ -23,6 +23,8 @@ const (
 	// announcedFor how long each is good for. Three may be lost.
 	announceEvery = 5 * time.Second
 	announcedFor  = 15 * time.Second
+	// maxGateways is how many gateways are believed in.
+	maxGateways = 10000
 	// pushEvery is the least time between two times that a store is told what it may have
 	// lost, and pushPause that between two batches of it.
 	pushEvery = 5 * time.Second
@@ -102,6 +104,7 @@ func keep(s *store) {
 			hangUp(s)
 		}
 		if time.Since(since) > s.keeperIdle {
+			hangUp(s)
 			return
 		}
 	}
@@ -118,7 +121,7 @@ func letRest(s *store) {
 func hangUp(s *store) {
 	s.turn.Lock()
 	s.conn = nil
-	resp.Drop(s.link)
+	resp.Retire(s.link)
 	s.turn.Unlock()
 }
 
@@ -230,7 +233,8 @@ func connectAside(s *store, deadline time.Time) error {
 	return connectAlive(s, deadline)
 }
 
-// tablesOf returns the tables that are counted in this store.
+// tablesOf returns the tables that are counted in this store by the configuration in
+// force.
 func tablesOf(s *store) []*table {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,6 +265,9 @@ func announce(s *store) {
 			once(s, "announce", fmt.Sprintf("refuses to be told of this gateway (%s): how many share a limit while it is away is not learnt; fallback.gateways can say it", reason(refusal, nil)))
 			continue
 		}
+		if count < 1 || count > maxGateways {
+			return // whatever that is, it is no number of gateways
+		}
 		learnGateways(t, count, time.Now())
 	}
 }
@@ -285,7 +292,7 @@ func push(s *store) bool {
 	s.pushDue = false
 	s.pushed = time.Now()
 	s.mu.Unlock()
-	for _, t := range tablesOf(s) {
+	for _, t := range tablesIn(s.ledger) {
 		next := 0
 		for next >= 0 {
 			b := &batch{store: s, start: time.Now(), done: make(chan struct{})}
@@ -294,7 +301,7 @@ func push(s *store) bool {
 				continue
 			}
 			lead(b)
-			if b.err != nil || b.moved {
+			if b.err != nil {
 				s.mu.Lock()
 				s.pushDue = true
 				s.mu.Unlock()
@@ -320,7 +327,7 @@ func fillPart(b *batch, t *table, next int) int {
 			if f.Key == "" {
 				setKey(t, f)
 			}
-			b.slots = append(b.slots, &slot{table: t, count: f})
+			b.slots = append(b.slots, &slot{table: t, count: f, unix: unix})
 		}
 	}
 	return after

@@ -119,8 +119,7 @@ func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 //	    takeAway    the store is away
 //	    takeSingle  the connection is free: the request asks for itself
 //	    takeIn      it joins the next batch, or leads it
-//	takeUnanswered  after a batch, or a single, in vain:
-//	  takeAgain     once more, or
+//	takeUnanswered  where that brings no count at once:
 //	  takeAlone     without the store
 
 // TakeLocal counts one request of a client in this gateway's memory and decides it: it
@@ -163,7 +162,7 @@ func TakeShared(l *Limiter, client string, at time.Duration, d *window.Decision)
 			s.ledger.mu.Unlock()
 			<-b.done
 			if sl.answer < 1 {
-				takeUnanswered(l, client, at, b, sl, d)
+				takeUnanswered(l, client, at, b, sl, place, d)
 				return
 			}
 			// What follows is decide, without the call.
@@ -203,22 +202,21 @@ func takeFirst(l *Limiter, f *window.FixedCount, client string, at time.Duration
 		}
 		s.turn.Unlock()
 	}
-	takeIn(l, f, at, unix, nil, d)
+	takeIn(l, f, at, unix, d)
 }
 
-// takeIn has a request take part in a batch. before is the batch in which it was taken
-// in vain, if it was, whose deadline is kept. Who calls it holds the ledger's mutex.
-func takeIn(l *Limiter, f *window.FixedCount, at time.Duration, unix int64, before *batch, d *window.Decision) {
+// takeIn has a request take part in a batch. Who calls it holds the ledger's mutex.
+func takeIn(l *Limiter, f *window.FixedCount, at time.Duration, unix int64, d *window.Decision) {
 	if f.Known >= l.limit {
 		refuseKnown(l, f, unix, d)
 		return
 	}
 	b := l.store.next
-	leads := b == nil || len(b.slots) == maxBatch || before != nil && b.start.After(before.start)
+	leads := b == nil || len(b.slots) == maxBatch
 	if leads {
-		b = newBatch(l.store, before)
+		b = newBatch(l.store)
 	}
-	sl := slotIn(b, l.table, f)
+	sl := slotIn(b, l.table, f, int64(at), unix)
 	sl.requests++
 	place := sl.requests
 	l.ledger.mu.Unlock()
@@ -230,40 +228,11 @@ func takeIn(l *Limiter, f *window.FixedCount, at time.Duration, unix int64, befo
 	decide(l, window.FixedClient(f), at, b, sl, place, unix, d)
 }
 
-// takeSingle is takeFirst for a request that finds the connection free. Who calls it
-// holds the ledger's mutex and the turn, which it gives back.
-func takeSingle(l *Limiter, f *window.FixedCount, at time.Duration, unix int64, d *window.Decision) {
-	s := l.store
-	q := &single{limiter: l, count: f, locks: true}
-	askSingle(q, unix)
-	if q.answer < 1 {
-		// What can still be done is what is done after a batch.
-		b := &batch{start: q.start, origin: q.origin, asked: true}
-		takeUnanswered(l, window.FixedClient(f), at, b, &slot{count: f, answer: q.answer}, d)
-		return
-	}
-	s.ledger.mu.Lock()
-	if s.health > 0 && s.health < away {
-		s.health = 0
-	}
-	noteAnswer(f, q.answer, 0)
-	s.ledger.mu.Unlock()
-	// What follows is decide, without the call.
-	d.Way = Shared
-	d.Reset = f.End - unix
-	if q.answer > l.limit {
-		d.RetryAfter = d.Reset
-		return
-	}
-	d.Allowed = true
-	d.Remaining = l.limit - q.answer
-}
-
 // decide judges a request by what its batch brought. The requests of a slot were counted
 // together, and share the count in the order in which they came, from place 1.
 func decide(l *Limiter, client string, at time.Duration, b *batch, sl *slot, place, unix int64, d *window.Decision) {
 	if sl.answer < 1 {
-		takeUnanswered(l, client, at, b, sl, d)
+		takeUnanswered(l, client, at, b, sl, place, d)
 		return
 	}
 	d.Way = Shared
@@ -291,37 +260,20 @@ func refuseKnown(l *Limiter, f *window.FixedCount, unix int64, d *window.Decisio
 	l.ledger.mu.Unlock()
 }
 
-// takeUnanswered decides a request to which its batch brought no count. It is taken
-// again where the store did surely not count it, and would now.
-func takeUnanswered(l *Limiter, client string, at time.Duration, b *batch, sl *slot, d *window.Decision) {
-	waited := time.Since(b.start)
-	over := sl.answer == window.FixedOver
-	if (over || b.moved) && b.tries < maxTries && waited < l.store.timeout/2 {
-		if over {
-			// It belongs to the next window.
-			at = time.Duration(sl.count.End*second - b.origin)
-		}
-		takeAgain(l, client, at, b, d)
-		return
+// takeUnanswered decides a request whose slot has no count: by the count of the slot that
+// its requests were moved to, or else without the store.
+func takeUnanswered(l *Limiter, client string, at time.Duration, b *batch, sl *slot, place int64, d *window.Decision) {
+	for sl.move > 0 {
+		sl = b.moves[sl.move-1]
 	}
-	if over {
-		clockIsWrong(l.store)
+	if sl.answer > 0 {
+		decide(l, client, at, b, sl, place, sl.unix, d)
+		return
 	}
 	// The wait may have been longer than a window: what counts is when it ended.
+	at += time.Since(b.start)
 	l.ledger.mu.Lock()
-	takeAlone(l, client, at+waited, b.asked && !over, d)
-}
-
-// takeAgain takes a request that a batch took in vain.
-func takeAgain(l *Limiter, client string, at time.Duration, before *batch, d *window.Decision) {
-	s := l.store
-	s.ledger.mu.Lock()
-	if s.health >= away {
-		takeAway(l, client, at, d)
-		return
-	}
-	unix := (int64(at) + s.origin) / second
-	takeIn(l, window.FixedFind(l.counts, client, unix), at, unix, before, d)
+	takeAlone(l, client, at, b.asked && sl.answer != window.FixedOver, d)
 }
 
 // takeAway decides a request while the store is away. Who calls it holds the ledger's

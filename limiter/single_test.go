@@ -171,7 +171,7 @@ func TestLoneRequestOfAnEndedWindowCountsInTheNext(t *testing.T) {
 	newcomer(l)
 	server.since()
 	server.unix.Store(start.Unix() + 30)
-	got := lone(t, "over", l, "client", 1)
+	got := lone(t, "over", l, "client", 0)
 	if expected := (taken{window.Decision{Allowed: true, Remaining: 4, Reset: 60}, Shared}); got != expected {
 		t.Errorf("%+v, want %+v", got, expected)
 	}
@@ -290,4 +290,38 @@ func TestKeyOfAnotherTypeIsItsOwnTrouble(t *testing.T) {
 	if len(lines) != 1 || !strings.Contains(lines[0], `"WRONGTYPE"`) || !strings.Contains(lines[0], `"rate:type"`) {
 		t.Errorf("log %q, want one line that names the prefix", lines)
 	}
+}
+
+// Who gets the turn next finds the answer in the count.
+func TestTurnIsGivenOnWhenTheAnswerIsNoted(t *testing.T) {
+	server := fakeStore(t)
+	l := openAlone(t, settings("noted", server))
+	first := underWay(t, server, l)
+	l.ledger.mu.Lock()
+	server.Resume()
+	eventually(t, "a request that waits to note its answer", func() bool { return waitsForTurn("limiter.askSingle") })
+	free := l.store.turn.TryLock()
+	if free {
+		l.store.turn.Unlock()
+	}
+	l.ledger.mu.Unlock()
+	if free {
+		t.Error("the turn is given on before the answer is in the count")
+	}
+	want(t, "the first", first, 5, 1)
+}
+
+func TestPanicAfterAPanicOfALoneRequest(t *testing.T) {
+	server := fakeStore(t)
+	l := openAlone(t, settings("no link", server))
+	newcomer(l)
+	link := l.store.link
+	l.store.link = nil
+	l.store.conn = &resp.Conn{Usable: true}
+	got := lone(t, "x", l, "client", 0)
+	if !got.Allowed || got.way != Local {
+		t.Errorf("%+v, want allowed, local", got)
+	}
+	l.store.link = link
+	want(t, "after it", begin(l, "client", start), 5, 2)
 }

@@ -85,3 +85,16 @@ func openTable(l *ledger, name, head string, length int64, maxClients int, now t
 	l.mu.Unlock()
 	return t
 }
+
+// tablesIn returns all tables of a ledger.
+func tablesIn(l *ledger) []*table {
+	tablesMu.Lock()
+	defer tablesMu.Unlock()
+	var found []*table
+	for _, t := range tables {
+		if t.ledger == l {
+			found = append(found, t)
+		}
+	}
+	return found
+}

@@ -48,12 +48,6 @@ type Conn struct {
 	in  *bufio.Reader
 }
 
-// Dial opens a connection that belongs to no link, within o.DialTimeout: see
-// dialUntil.
-func Dial(o *Options) (*Conn, error) {
-	return dialUntil(o, time.Now().Add(o.DialTimeout))
-}
-
 // dialUntil opens a connection: connect, TLS handshake, AUTH and SELECT, all of it
 // until deadline. Every answer is read and checked, and whatever is not as it should
 // be closes the connection. The error wraps ErrDial, ErrRefused, ErrLost, ErrProtocol

@@ -22,6 +22,8 @@ type Link struct {
 	conn *Conn
 	// opening says that a connection is being opened. There is none meanwhile.
 	opening bool
+	// retired says that nobody waits for what is being opened, nor will.
+	retired bool
 	caller  *caller // who waits for the opening, or nil
 }
 
@@ -89,6 +91,7 @@ func apply(l *Link, w *caller) {
 		l.conn = nil
 	}
 	l.caller = w
+	l.retired = false
 	if !l.opening {
 		l.opening = true
 		go open(l)
@@ -145,11 +148,24 @@ func deliver(l *Link, c *Conn, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.opening = false
+	if l.retired && c != nil {
+		closeConn(c)
+		c = nil
+	}
 	l.conn = c
 	if l.caller != nil {
 		serve(l.caller, c, err)
 		l.caller = nil
 	}
+}
+
+// Retire is Drop for a link that is of no use for now: a connection that is being opened
+// is closed when it comes up. Connect brings the link back. Who calls it has the turn.
+func Retire(l *Link) {
+	Drop(l)
+	l.mu.Lock()
+	l.retired = true
+	l.mu.Unlock()
 }
 
 // Drop closes the connection of l, if there is one. Whoever is using it gets an

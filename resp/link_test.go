@@ -614,3 +614,23 @@ func TestLinkLeavesNothingBehind(t *testing.T) {
 		return true
 	})
 }
+
+func TestRetiredLinkClosesWhatComesUpLate(t *testing.T) {
+	s := fakevalkey.Start(t, fakevalkey.Config{})
+	gate := make(chan struct{})
+	l := linkTo(t, optionsFor(s), func(*Conn, time.Time) error {
+		<-gate
+		return nil
+	})
+	_, err := Connect(l, time.Now().Add(time.Millisecond))
+	demand(t, err, ErrTimeout)
+	Retire(l)
+	close(gate)
+	eventually(t, "the late connection is closed", func() bool { return s.Accepted() == 1 && s.Open() == 0 && !Connected(l) })
+	connect(t, l)
+	if !Connected(l) || s.Accepted() != 2 {
+		t.Errorf("the link does not come back: %d connections", s.Accepted())
+	}
+	Retire(l)
+	eventually(t, "the open connection is closed", func() bool { return s.Open() == 0 })
+}

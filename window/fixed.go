@@ -34,7 +34,7 @@ local count = redis.pcall('INCRBY', KEYS[1], ARGV[1])
 local sick = type(count) ~= 'number'
 if sick then
   local value = redis.pcall('GET', KEYS[1])
-  if value == false or type(value) == 'string' and #value < 16 and string.find(value, '^%d+$') then
+  if value == false or type(value) == 'string' and #value < 16 and string.find(value, '^[1-9]%d*$') then
     return count
   end
   if type(value) == 'table' and not string.find(value.err, '^%-?WRONGTYPE') then
