@@ -39,7 +39,7 @@ type rules struct {
 type verdict struct {
 	windows   int // seen in the log
 	calm      int // of these without any fault: judged exactly
-	disturbed int // of these without a fault of ours, in which yet a gateway counted by itself
+	disturbed int // of these, those in which a gateway counted by itself before any fault of ours
 	counts    int // clients times windows
 	limited   int // of these, those in which a client asked for more than its limit
 	over      int // of these, those in which more than the limit was allowed
@@ -119,15 +119,16 @@ func judge(log []event, r rules) verdict {
 func judgeWindow(v *verdict, r *rules, log []event) {
 	w := r.weather(log[0].window)
 	v.windows++
-	if !w.faulty {
-		if slices.ContainsFunc(log, func(e event) bool { return !e.shared }) {
-			// The machine held something up. That is no exact window, and no free one.
-			v.disturbed++
-			w.faulty = true
-			w.from, _ = r.windowSpan(log[0].window)
-		} else {
-			v.calm++
-		}
+	// Where a gateway decided alone before any fault of ours, the machine held something
+	// up. That is no exact window, and no free one.
+	disturbed := slices.ContainsFunc(log, func(e event) bool { return !e.shared && (!w.faulty || e.arrived < w.from) })
+	switch {
+	case disturbed:
+		v.disturbed++
+		w.faulty = true
+		w.from, _ = r.windowSpan(log[0].window)
+	case !w.faulty:
+		v.calm++
 	}
 	w.failures = failures(log, r.gateways)
 	for len(log) > 0 {
