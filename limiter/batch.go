@@ -26,7 +26,7 @@ const (
 // is needed.
 type batch struct {
 	store  *store
-	turn   int64     // a number that no other batch of the ledger has
+	turn   int64     // a number that no other batch of the ledger has; 0: the keeper's own
 	start  time.Time // when its time began to run, by the clock of this machine
 	origin int64     // the store's origin by which the requests found their windows
 	slots  []*slot   // guarded by the ledger's mutex until the batch is taken from the queue
@@ -173,7 +173,7 @@ func askOver(b *batch, deadline time.Time) {
 	b.locks = true
 	var over []*slot
 	for _, sl := range b.asking {
-		if sl.answer == window.FixedOver {
+		if sl.answer == window.FixedOver && sl.requests > 0 {
 			over = append(over, moveSlot(b, sl, sl.count.End))
 		}
 	}
@@ -240,7 +240,8 @@ func detach(b *batch) []string {
 		s.next = nil
 	}
 	var calls []string
-	if s.health >= away {
+	if s.health >= away || b.drifted && b.turn == 0 {
+		// What the keeper tells the store is not moved: it waits for the next time.
 		b.err = errAway
 	} else if b.err == nil {
 		b.asking = b.slots
@@ -356,7 +357,9 @@ func note(b *batch, counts []int64, answered int, refusals []string) {
 func noteNone(b *batch, sl *slot) {
 	window.FixedLost(sl.count, sl.settled)
 	if sl.answer == window.FixedOver {
-		b.over++
+		if sl.requests > 0 {
+			b.over++
+		}
 		return
 	}
 	if sl.answer != 0 || !b.broken {

@@ -247,8 +247,8 @@ func decide(l *Limiter, client string, at time.Duration, b *batch, sl *slot, pla
 }
 
 // refuseKnown refuses a client by a count that is known. The way is Local where a
-// part of it comes from this gateway alone, or the store is away. Who calls it holds the ledger's mutex,
-// which it gives back.
+// part of it comes from this gateway alone, or the store is away. Who calls it holds
+// the ledger's mutex, which it gives back.
 func refuseKnown(l *Limiter, f *window.FixedCount, unix int64, d *window.Decision) {
 	d.Way = Shared
 	if f.Lost+f.Unsettled > 0 || l.store.health >= away {
