@@ -82,6 +82,7 @@ func askSingleAgain(q *single, f *window.FixedCount, unix int64, deadline time.T
 		if q.answer != 0 || q.refusal == "" && q.err == nil {
 			q.answer = 0
 			q.err = errNoCount
+			q.limiter.store.conn = nil
 			resp.Drop(q.limiter.store.link)
 		}
 		return

@@ -151,3 +151,16 @@ func TestConnectionThatComesUpAfterTheKeeperIsClosed(t *testing.T) {
 	eventually(t, "the end of a connection that nobody waits for", func() bool { return server.Open() == 0 })
 	eventually(t, "another for the next request", func() bool { return newcomer(l) == Shared })
 }
+
+// The connection that was closed is not used again.
+func TestNoCountOfALoneRequestCostsOneRequest(t *testing.T) {
+	server := fakeStore(t)
+	l := openAlone(t, settings("one", server))
+	newcomer(l)
+	server.Register(window.FixedScript, func(_ *fakevalkey.Server, _ []string) string { return fakevalkey.Int(0) })
+	takeAt(l, "client", start)
+	server.Register(window.FixedScript, server.fixed)
+	if way := newcomer(l); way != Shared || healthOf(l.store) != 0 {
+		t.Errorf("the next request is decided by way %s, health %d; want shared, 0", way, healthOf(l.store))
+	}
+}
