@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -212,8 +213,14 @@ func (s *Store) Do(args ...any) any {
 	return reply
 }
 
-// Keys returns all keys of a database.
+// Keys returns all keys of a database but those in which gateways announce themselves:
+// they come when they come.
 func (s *Store) Keys() []string {
+	s.t.Helper()
+	return slices.DeleteFunc(s.allKeys(), func(key string) bool { return strings.HasSuffix(key, ":gateways") })
+}
+
+func (s *Store) allKeys() []string {
 	s.t.Helper()
 	keys, err := s.admin.Keys(context.Background(), "*").Result()
 	if err != nil {
@@ -244,7 +251,7 @@ func (s *Store) Sum(pattern string) int {
 func (s *Store) WithoutExpiry() []string {
 	s.t.Helper()
 	var stay []string
-	for _, key := range s.Keys() {
+	for _, key := range s.allKeys() {
 		ttl, err := s.admin.PTTL(context.Background(), key).Result()
 		if err != nil {
 			s.t.Fatalf("reading the expiry of %s: %v", key, err)

@@ -55,7 +55,6 @@ func TestFixedScript(t *testing.T) {
 				{"another type", func() { s.client.Del(ctx, key); s.client.LPush(ctx, key, "x") }, 1, 40, 41},
 				{"no number", func() { s.client.Set(ctx, key, "x", 0) }, 1, 0, 1},
 				{"no number, and more is known", func() { s.client.Set(ctx, key, "x", 0) }, 2, 40, 42},
-				{"digits that are no integer to the store", func() { s.client.Set(ctx, key, "0010", 0) }, 1, 0, 1},
 				{"below zero", func() { s.client.Set(ctx, key, -5, time.Hour) }, 1, 3, 4},
 				{"too large", func() { s.client.Set(ctx, key, "9223372036854775807", 0) }, 1, 0, 1},
 				{"no expiry", func() { s.client.Persist(ctx, key) }, 1, 0, 2},
@@ -72,6 +71,12 @@ func TestFixedScript(t *testing.T) {
 				if !expires() {
 					t.Errorf("%s: the key lives for %s, want what is left of the hour", step.about, s.client.TTL(ctx, key).Val())
 				}
+			}
+
+			// miniredis takes these digits for an integer, as no other server does.
+			s.client.Set(ctx, key, "0010", 0)
+			if got := call(1, 0, end); got != 1 && name != "miniredis" || !expires() {
+				t.Errorf("digits that are no integer to the store: the answer is %d, and the key lives for %s", got, s.client.TTL(ctx, key).Val())
 			}
 
 			for _, n := range []int64{1, 0} {
