@@ -43,7 +43,7 @@ func failed(s *store, prefix, refusal string, err error) {
 	if err == errCrowded {
 		// Others had the connection for long: no sign that the store is ill.
 		s.mu.Lock()
-		s.pushDue = true // for those who do not return
+		s.settleDue = true // for those who do not return
 		s.mu.Unlock()
 		lasting(s, "crowded", "is slow: the turn of some requests came too late; they are decided by onStoreFailure")
 		return

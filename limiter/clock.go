@@ -17,9 +17,9 @@ const clockAge = time.Minute
 // can count to it.
 const maxUnix = 7258118399
 
-// Began is where this process counts time from. It is never changed. Differences to it are taken by the
-// monotonic clock, so that a store's time, once read, goes on evenly whatever
-// happens to the clock of this machine.
+// Began is where this process counts time from. It is never changed. Differences to it
+// are taken by the monotonic clock, so that a store's time, once read, goes on evenly
+// whatever happens to the clock of this machine.
 var Began = time.Now()
 
 // storeTime returns the time of the store at now, in unix nanoseconds.
@@ -29,7 +29,8 @@ func storeTime(s *store, now time.Time) int64 {
 	return int64(now.Sub(Began)) + s.origin
 }
 
-// readClock asks the store for its time over conn. A user who may not call TIME costs only this: windows then follow our own clock.
+// readClock asks the store for its time over conn. A user who may not call TIME costs
+// only this: windows then follow our own clock.
 func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, err error) {
 	sent := time.Now()
 	s.mu.Lock()

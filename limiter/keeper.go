@@ -192,7 +192,7 @@ func look(s *store) {
 	}
 	now := time.Now()
 	s.mu.Lock()
-	pushes := s.pushDue && now.Sub(s.pushed) >= pushEvery
+	pushes := (s.pushDue || s.settleDue) && now.Sub(s.pushed) >= pushEvery
 	reads := now.Sub(s.clockRead) >= clockAge
 	announces := len(s.users) > 0 && now.Sub(s.announced) >= announceEvery
 	if announces {
@@ -284,26 +284,30 @@ func learnGateways(t *table, count int64, now time.Time) {
 	}
 }
 
-// push tells the store what this gateway knows of all its clients, and settles what
-// passed without it: after a failure the store may have lost counts, and who would
-// bring them back may never return here. It reports whether all went well.
+// push settles what passed without the store, and after a failure tells it besides what
+// this gateway knows of all its clients: it may have lost counts, and who would bring
+// them back may never return here. A store that is merely slow is spared the rest. It
+// reports whether all went well.
 func push(s *store) bool {
 	s.mu.Lock()
+	all := s.pushDue
 	s.pushDue = false
+	s.settleDue = false
 	s.pushed = time.Now()
 	s.mu.Unlock()
 	for _, t := range tablesIn(s.ledger) {
 		next := 0
 		for next >= 0 {
 			b := &batch{store: s, start: time.Now(), done: make(chan struct{})}
-			next = fillPart(b, t, next)
+			next = fillPart(b, t, next, all)
 			if len(b.slots) == 0 {
 				continue
 			}
 			lead(b)
 			if b.err != nil {
 				s.mu.Lock()
-				s.pushDue = true
+				s.pushDue = s.pushDue || all
+				s.settleDue = true
 				s.mu.Unlock()
 				return false
 			}
@@ -314,16 +318,16 @@ func push(s *store) bool {
 	return true
 }
 
-// fillPart puts a part of a table's counts into a batch, for the store to be told,
-// and returns where the next part begins, less than zero if there is none.
-func fillPart(b *batch, t *table, next int) int {
+// fillPart puts a part of a table's counts into a batch, for the store to be told, all
+// of them or those with unsettled passes alone, and returns where the next part begins, less than zero if there is none.
+func fillPart(b *batch, t *table, next int, all bool) int {
 	b.store.ledger.mu.Lock()
 	defer b.store.ledger.mu.Unlock()
 	b.origin = b.store.origin
 	unix := (int64(b.start.Sub(Began)) + b.origin) / second
 	part, after := window.FixedPart(t.counts, unix, maxBatch, next)
 	for _, f := range part {
-		if f.Known > 0 {
+		if f.Unsettled > 0 || all && f.Known > 0 {
 			if f.Key == "" {
 				setKey(t, f)
 			}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gatequota/gatequota/window"
 )
 
 // cutOff makes the store unreachable, before anybody writes to it.
@@ -501,5 +503,27 @@ func TestPassesAreAddedOnceWhereQueuesInterleave(t *testing.T) {
 	want(t, "after them", begin(a, "client", start), 100, 10)
 	if got := server.countOf("ledger", "client", 0); got != 10 {
 		t.Errorf("the store counts %d, want the 10 that passed", got)
+	}
+}
+
+// A store that is slow is told what passed without it, and not all that it knows itself.
+func TestSlowStoreIsSparedWhatItKnows(t *testing.T) {
+	server, l := hourly(t)
+	for i := 0; i < 300; i++ {
+		take(l, client(i), 1, time.Now())
+	}
+	pushed(l) // what the first connection is told
+	server.since()
+	failed(l.store, "", "", errCrowded)
+	l.ledger.mu.Lock()
+	takeAlone(l, client(7), time.Since(Began), false, &window.Decision{}) // gives the mutex back
+	pushed(l)
+	calls := server.since()
+	if len(calls) != 1 || calls[0].n != 1 || calls[0].known != 1 || server.hour(client(7)) != 2 {
+		t.Errorf("the store was told %+v and counts %d, want the one request that passed alone, as the second", calls, server.hour(client(7)))
+	}
+	pushed(l)
+	if calls := server.since(); len(calls) != 0 {
+		t.Errorf("it was told once more: %+v", calls)
 	}
 }

@@ -60,7 +60,8 @@ type store struct {
 	clockRefused bool                 // the user may not call TIME, which was logged
 	announced    time.Time            // when this gateway last announced itself
 	pushDue      bool                 // the store may have lost counts that this gateway knows
-	pushed       time.Time            // when it was last told of them
+	settleDue    bool                 // requests passed alone, though the store lost nothing
+	pushed       time.Time            // when it was last told of either
 	prefix       string               // for the probe: under which the script last worked
 	pause        time.Duration        // before the next probe
 	wentAway     time.Time            // when health last reached away
