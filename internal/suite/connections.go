@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"net/http"
@@ -20,6 +21,7 @@ var connections = tests{
 	{"a store that keeps forgetting the script loses no count", scriptForgottenUnderLoad},
 	{"answers in single bytes are whole answers", fragments},
 	{"a late answer reaches nobody", lateAnswers},
+	{"a client that hangs up takes nobody with it", hangUpInABatch},
 	{"a user without TIME is counted by the gateway's clock", withoutTime},
 	{"the database is selected", database},
 	{"a socket is reached by its path", socket},
@@ -177,6 +179,36 @@ func alternate(t *T, rounds int) {
 		got := t.ask(h, "slow")
 		return got.decision == "shared" && got.remaining < limit/2
 	})
+}
+
+// The requests wait for the store together, and half of their clients are gone before
+// it answers.
+func hangUpInABatch(t *T) {
+	v := t.valkey()
+	name := t.name()
+	h := t.handler(name, t.options(v, "limit", "30", "valkey.timeout", "10s"))
+	got := []answer{t.ask(h, "key")}
+	before, _ := v.calls(name)
+	v.Pause()
+	ctx, hangUp := context.WithCancel(context.Background())
+	defer hangUp()
+	answers := make(chan []answer)
+	go func() {
+		answers <- rush(40, 40, func(i int) answer {
+			req := keyed("key")
+			if i%2 == 0 {
+				req = req.WithContext(ctx)
+			}
+			return t.send(h, req)
+		})
+	}()
+	t.eventually("a call of the store", func() bool {
+		calls, _ := v.calls(name)
+		return calls > before
+	})
+	hangUp()
+	v.Resume()
+	t.exact(append(got, <-answers...), 30, "shared")
 }
 
 func withoutTime(t *T) {
