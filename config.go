@@ -244,7 +244,8 @@ func check(config *Config, name string) (*setting, error) {
 			FallbackGateways: fallbackGateways,
 		},
 		criterion: criterion,
-		fields:    reply.NewFields(scope, limit, int64(length/time.Second), headerStyles[style], decision),
+		fields: reply.New([]reply.Policy{{Name: scope, Limit: limit, Window: int64(length / time.Second)}},
+			&reply.Settings{Style: headerStyles[style], DecisionHeader: decision}),
 	}
 	where := "mode local"
 	if shared {

@@ -69,7 +69,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		reply.Write(m.fields, w.Header(), d.Allowed, d.Remaining, d.Reset, d.Way)
 	}
 	if !d.Allowed {
-		reply.Refuse(w, d.RetryAfter)
+		reply.Refuse(m.fields, w, req, d.RetryAfter)
 		return
 	}
 	m.next.ServeHTTP(w, req)
@@ -80,7 +80,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (m *middleware) serveUncounted(w http.ResponseWriter, req *http.Request, d *window.Decision) {
 	reply.WriteUncounted(m.fields, w.Header(), d.Way)
 	if !d.Allowed {
-		reply.Unavailable(w, d.RetryAfter)
+		reply.Unavailable(m.fields, w, req, d.RetryAfter)
 		return
 	}
 	m.next.ServeHTTP(w, req)

@@ -20,7 +20,7 @@ var (
 // retryAfter seconds (at least 1). Of the header it sets what belongs to this
 // answer, and leaves the rest, the rate-limit fields among it, as it is. The server
 // leaves the body out where the request is a HEAD.
-func Refuse(w http.ResponseWriter, retryAfter int64) {
+func Refuse(f *Fields, w http.ResponseWriter, req *http.Request, retryAfter int64) {
 	if retryAfter < 1 {
 		retryAfter = 1
 	}
@@ -37,7 +37,7 @@ func Refuse(w http.ResponseWriter, retryAfter int64) {
 // set to let none pass uncounted. The client may come again in retryAfter seconds
 // (at least 1). For the rest it does as Refuse; it is not written with it as one
 // function, since the interpreter would pay for that at each refusal.
-func Unavailable(w http.ResponseWriter, retryAfter int64) {
+func Unavailable(f *Fields, w http.ResponseWriter, req *http.Request, retryAfter int64) {
 	if retryAfter < 1 {
 		retryAfter = 1
 	}
@@ -48,4 +48,15 @@ func Unavailable(w http.ResponseWriter, retryAfter int64) {
 	h["Content-Length"] = []string{unavailableLength}
 	w.WriteHeader(http.StatusServiceUnavailable)
 	_, _ = io.WriteString(w, unavailable)
+}
+
+// RefuseSeveral is Refuse for several policies, of which those refused that are true in
+// refused.
+func RefuseSeveral(f *Fields, w http.ResponseWriter, req *http.Request, retryAfter int64, refused []bool) {
+	Refuse(f, w, req, retryAfter)
+}
+
+// Reject answers 400: the request lacks what clients are told apart by.
+func Reject(w http.ResponseWriter, req *http.Request) {
+	w.WriteHeader(http.StatusBadRequest)
 }

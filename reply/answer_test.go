@@ -15,17 +15,22 @@ var answers = []struct {
 	name   string
 	status int
 	body   string
-	give   func(http.ResponseWriter, int64)
+	give   func(*Fields, http.ResponseWriter, *http.Request, int64)
 }{
 	{"Refuse", http.StatusTooManyRequests, refusal, Refuse},
 	{"Unavailable", http.StatusServiceUnavailable, unavailable, Unavailable},
 }
 
+var (
+	plain = one("quota", 5, 60, Both, name)
+	get   = httptest.NewRequest(http.MethodGet, "/", nil)
+)
+
 func TestAnswer(t *testing.T) {
 	for _, answer := range answers {
 		for retryAfter, want := range map[int64]string{42: "42", 1: "1", 0: "1", -5: "1", 31622400: "31622400"} {
 			w := httptest.NewRecorder()
-			answer.give(w, retryAfter)
+			answer.give(plain, w, get, retryAfter)
 			if w.Code != answer.status || w.Body.String() != answer.body {
 				t.Errorf("%s answers %d %q, want %d %q", answer.name, w.Code, w.Body, answer.status, answer.body)
 			}
@@ -47,9 +52,9 @@ func TestAnswerLeavesOtherFieldsAlone(t *testing.T) {
 		w.Header().Add("Vary", "Accept-Encoding")
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "public")
-		Write(NewFields("quota", 5, 60, Both, name), w.Header(), false, 0, 42, "shared")
+		Write(one("quota", 5, 60, Both, name), w.Header(), false, 0, 42, "shared")
 		want := w.Header().Clone()
-		answer.give(w, 42)
+		answer.give(plain, w, get, 42)
 		want["Retry-After"] = []string{"42"}
 		want["Cache-Control"] = []string{"no-store"}
 		want["Content-Type"] = []string{"text/plain; charset=utf-8"}
@@ -61,13 +66,13 @@ func TestAnswerLeavesOtherFieldsAlone(t *testing.T) {
 func TestAnswersShareNoFieldValue(t *testing.T) {
 	for _, answer := range answers {
 		first := httptest.NewRecorder()
-		answer.give(first, 42)
+		answer.give(plain, first, get, 42)
 		want := first.Header().Clone()
 		for key := range first.Header() {
 			first.Header()[key][0] = "spoilt"
 		}
 		second := httptest.NewRecorder()
-		answer.give(second, 42)
+		answer.give(plain, second, get, 42)
 		compare(t, second.Header(), want)
 	}
 }
@@ -77,8 +82,8 @@ func TestAnswersShareNoFieldValue(t *testing.T) {
 // understands, and a connection that may be kept is kept.
 func TestAnswerOnTheWire(t *testing.T) {
 	for _, answer := range answers {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			answer.give(w, 7)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			answer.give(plain, w, req, 7)
 		}))
 		defer server.Close()
 		for _, test := range []struct {

@@ -36,21 +36,45 @@ type Fields struct {
 	decision     string // canonical name of the decision header, or ""
 }
 
-// NewFields prepares the fields of a middleware. The policy is a name out of
-// letters, digits and @._- as the client shall see it. The limit and windowSeconds
-// lie between 1 and 999999999999999, the largest integer of a structured field.
-// The way of a decision is told in decisionHeader, unless it is empty.
-func NewFields(policy string, limit, windowSeconds int64, style Style, decisionHeader string) *Fields {
-	name, quota := `"`+policy+`"`, strconv.FormatInt(limit, 10)
+// Policy is one limit in force.
+type Policy struct {
+	// Name is what the client sees: letters, digits and @._-: only.
+	Name string
+	// Limit is the quota, Window its length in seconds: each 1 to 999999999999999,
+	// the largest integer of a structured field.
+	Limit, Window int64
+}
+
+// Settings say what all answers of one middleware have in common.
+type Settings struct {
+	Style Style
+	// DecisionHeader is the name of the field that tells the way of a decision.
+	// Empty: none.
+	DecisionHeader string
+	// Expose lists the fields that are sent in Access-Control-Expose-Headers, so that
+	// the scripts of a browser may read them.
+	Expose bool
+	// DryRun sends X-RateLimit-Dry-Run.
+	DryRun bool
+	// Status of a refusal, 400 to 599. 0: 429.
+	Status int
+	// Body of a refusal, and its type. Empty: ours.
+	Body, ContentType string
+}
+
+// New prepares the answers of a middleware under policies, one at least.
+func New(policies []Policy, s *Settings) *Fields {
+	first := policies[0]
+	name, quota := `"`+first.Name+`"`, strconv.FormatInt(first.Limit, 10)
 	return &Fields{
-		ietf:      style == Both || style == IETF,
-		legacy:    style == Both || style == Legacy,
-		all:       style == Both && decisionHeader != "",
+		ietf:      s.Style == Both || s.Style == IETF,
+		legacy:    s.Style == Both || s.Style == Legacy,
+		all:       s.Style == Both && s.DecisionHeader != "",
 		name:      name,
-		policy:    name + ";q=" + quota + ";w=" + strconv.FormatInt(windowSeconds, 10),
+		policy:    name + ";q=" + quota + ";w=" + strconv.FormatInt(first.Window, 10),
 		remaining: name + ";r=",
 		limit:     quota,
-		decision:  textproto.CanonicalMIMEHeaderKey(decisionHeader),
+		decision:  textproto.CanonicalMIMEHeaderKey(s.DecisionHeader),
 	}
 }
 
@@ -151,6 +175,16 @@ func writeBeside(f *Fields, h http.Header, allowed bool, remaining, reset int64,
 	if f.decision != "" {
 		h[f.decision] = []string{way}
 	}
+}
+
+// WriteSeveral is Write for several policies, with one entry for each of them, in the
+// order in which New had them: what remains, when it resets, and which refused.
+func WriteSeveral(f *Fields, h http.Header, allowed bool, remaining, resets []int64, refused []bool, way string) {
+	Write(f, h, allowed, remaining[0], resets[0], way)
+}
+
+// WriteDryRun tells what would have become of a request that is let pass in any case.
+func WriteDryRun(f *Fields, h http.Header, refused bool) {
 }
 
 // WriteUncounted tells the client the policy, and the way of a decision that was

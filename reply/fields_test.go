@@ -20,7 +20,7 @@ func TestWriteIsExact(t *testing.T) {
 		want             http.Header
 	}{
 		{
-			"all fields", NewFields("quota@docker", 100, 60, Both, name), true, 99, 42, "shared",
+			"all fields", one("quota@docker", 100, 60, Both, name), true, 99, 42, "shared",
 			http.Header{
 				"Ratelimit-Policy":      {`"quota@docker";q=100;w=60`},
 				"Ratelimit":             {`"quota@docker";r=99;t=42`},
@@ -31,14 +31,14 @@ func TestWriteIsExact(t *testing.T) {
 			},
 		},
 		{
-			"IETF", NewFields("login@file", 5, 900, IETF, ""), true, 0, 1, "local",
+			"IETF", one("login@file", 5, 900, IETF, ""), true, 0, 1, "local",
 			http.Header{
 				"Ratelimit-Policy": {`"login@file";q=5;w=900`},
 				"Ratelimit":        {`"login@file";r=0;t=1`},
 			},
 		},
 		{
-			"legacy", NewFields("apikey", 1, 1, Legacy, ""), false, 0, 1, "local",
+			"legacy", one("apikey", 1, 1, Legacy, ""), false, 0, 1, "local",
 			http.Header{
 				"X-Ratelimit-Limit":     {"1"},
 				"X-Ratelimit-Remaining": {"0"},
@@ -46,14 +46,14 @@ func TestWriteIsExact(t *testing.T) {
 			},
 		},
 		{
-			"none", NewFields("apikey", 1, 1, None, ""), true, 0, 1, "local", http.Header{},
+			"none", one("apikey", 1, 1, None, ""), true, 0, 1, "local", http.Header{},
 		},
 		{
-			"decision alone, under a name of the user's", NewFields("apikey", 1, 1, None, "x-decided-by"), true, 0, 1, "local",
+			"decision alone, under a name of the user's", one("apikey", 1, 1, None, "x-decided-by"), true, 0, 1, "local",
 			http.Header{"X-Decided-By": {"local"}},
 		},
 		{
-			"never negative", NewFields("apikey", 10, 60, Both, ""), false, -7, 30, "shared",
+			"never negative", one("apikey", 10, 60, Both, ""), false, -7, 30, "shared",
 			http.Header{
 				"Ratelimit-Policy":      {`"apikey";q=10;w=60`},
 				"Ratelimit":             {`"apikey";r=0;t=30`},
@@ -63,14 +63,14 @@ func TestWriteIsExact(t *testing.T) {
 			},
 		},
 		{
-			"far below zero", NewFields("apikey", 10, 60, IETF, ""), false, math.MinInt64, 30, "shared",
+			"far below zero", one("apikey", 10, 60, IETF, ""), false, math.MinInt64, 30, "shared",
 			http.Header{
 				"Ratelimit-Policy": {`"apikey";q=10;w=60`},
 				"Ratelimit":        {`"apikey";r=0;t=30`},
 			},
 		},
 		{
-			"largest", NewFields("a.b-c_d@e", 999999999999999, 31622400, Both, ""), true, 999999999999998, 31622400, "shared",
+			"largest", one("a.b-c_d@e", 999999999999999, 31622400, Both, ""), true, 999999999999998, 31622400, "shared",
 			http.Header{
 				"Ratelimit-Policy":      {`"a.b-c_d@e";q=999999999999999;w=31622400`},
 				"Ratelimit":             {`"a.b-c_d@e";r=999999999999998;t=31622400`},
@@ -99,14 +99,14 @@ func TestWriteIsExact(t *testing.T) {
 
 func TestWriteUncountedClaimsNothing(t *testing.T) {
 	h := http.Header{}
-	WriteUncounted(NewFields("quota@docker", 100, 60, Both, name), h, "open")
+	WriteUncounted(one("quota@docker", 100, 60, Both, name), h, "open")
 	compare(t, h, http.Header{
 		"Ratelimit-Policy":     {`"quota@docker";q=100;w=60`},
 		"X-Ratelimit-Decision": {"open"},
 	})
 
 	h = http.Header{}
-	WriteUncounted(NewFields("quota@docker", 100, 60, Legacy, ""), h, "closed")
+	WriteUncounted(one("quota@docker", 100, 60, Legacy, ""), h, "closed")
 	compare(t, h, http.Header{})
 
 	h = http.Header{
@@ -114,7 +114,7 @@ func TestWriteUncountedClaimsNothing(t *testing.T) {
 		"Ratelimit":             {`"all";r=900;t=7, "quota@docker";r=3;t=1`},
 		"X-Ratelimit-Remaining": {"900"},
 	}
-	WriteUncounted(NewFields("quota@docker", 100, 60, Both, ""), h, "closed")
+	WriteUncounted(one("quota@docker", 100, 60, Both, ""), h, "closed")
 	compare(t, h, http.Header{
 		"Ratelimit-Policy":      {`"all";q=1000;w=60, "quota@docker";q=100;w=60`},
 		"Ratelimit":             {`"all";r=900;t=7`},
@@ -122,12 +122,12 @@ func TestWriteUncountedClaimsNothing(t *testing.T) {
 	})
 
 	h = http.Header{"Ratelimit": {`"quota@docker";r=3;t=1`}}
-	WriteUncounted(NewFields("quota@docker", 100, 60, IETF, ""), h, "open")
+	WriteUncounted(one("quota@docker", 100, 60, IETF, ""), h, "open")
 	compare(t, h, http.Header{"Ratelimit-Policy": {`"quota@docker";q=100;w=60`}})
 }
 
 func TestTwoLimitersInOneChain(t *testing.T) {
-	outer := NewFields("all", 1000, 3600, Both, name)
+	outer := one("all", 1000, 3600, Both, name)
 	tests := []struct {
 		name                       string
 		outerRemaining, outerReset int64
@@ -149,10 +149,10 @@ func TestTwoLimitersInOneChain(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			h := http.Header{}
 			Write(outer, h, true, test.outerRemaining, test.outerReset, "local")
-			Write(NewFields("login", 5, 60, Both, name), h, test.allowed, test.remaining, test.reset, "shared")
+			Write(one("login", 5, 60, Both, name), h, test.allowed, test.remaining, test.reset, "shared")
 			all, login := http.Header{}, http.Header{}
 			Write(outer, all, true, test.outerRemaining, test.outerReset, "local")
-			Write(NewFields("login", 5, 60, IETF, ""), login, test.allowed, test.remaining, test.reset, "shared")
+			Write(one("login", 5, 60, IETF, ""), login, test.allowed, test.remaining, test.reset, "shared")
 			compare(t, h, http.Header{
 				"Ratelimit-Policy":      {`"all";q=1000;w=3600, "login";q=5;w=60`},
 				"Ratelimit":             {all.Get("RateLimit") + ", " + login.Get("RateLimit")},
@@ -167,9 +167,9 @@ func TestTwoLimitersInOneChain(t *testing.T) {
 
 func TestThreeLimitersInOneChain(t *testing.T) {
 	h := http.Header{}
-	Write(NewFields("a", 10, 60, Both, ""), h, true, 9, 60, "shared")
-	Write(NewFields("b", 5, 60, Both, ""), h, true, 4, 60, "shared")
-	Write(NewFields("c", 7, 60, Both, ""), h, true, 6, 60, "shared")
+	Write(one("a", 10, 60, Both, ""), h, true, 9, 60, "shared")
+	Write(one("b", 5, 60, Both, ""), h, true, 4, 60, "shared")
+	Write(one("c", 7, 60, Both, ""), h, true, 6, 60, "shared")
 	compare(t, h, http.Header{
 		"Ratelimit-Policy":      {`"a";q=10;w=60, "b";q=5;w=60, "c";q=7;w=60`},
 		"Ratelimit":             {`"a";r=9;t=60, "b";r=4;t=60, "c";r=6;t=60`},
@@ -180,9 +180,9 @@ func TestThreeLimitersInOneChain(t *testing.T) {
 }
 
 func TestOneLimiterRunTwiceIsListedOnce(t *testing.T) {
-	f := NewFields("quota@docker", 100, 60, Both, "")
+	f := one("quota@docker", 100, 60, Both, "")
 	h := http.Header{}
-	Write(NewFields("quota", 3, 60, IETF, ""), h, true, 2, 60, "shared") // a name that is the beginning of the other
+	Write(one("quota", 3, 60, IETF, ""), h, true, 2, 60, "shared") // a name that is the beginning of the other
 	Write(f, h, true, 99, 42, "shared")
 	Write(f, h, true, 98, 41, "shared")
 	compare(t, h, http.Header{
@@ -235,7 +235,7 @@ func TestForeignListsAreKeptOrDroppedWhole(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			h := http.Header{"Ratelimit": test.lines}
-			Write(NewFields("own", 3, 4, IETF, ""), h, true, 1, 2, "shared")
+			Write(one("own", 3, 4, IETF, ""), h, true, 1, 2, "shared")
 			compare(t, h, http.Header{"Ratelimit-Policy": {`"own";q=3;w=4`}, "Ratelimit": {test.want}})
 		})
 	}
@@ -266,7 +266,7 @@ func TestUnreadableOlderFieldsAreReplaced(t *testing.T) {
 			if test.keep {
 				want = test.header.Clone()
 			}
-			Write(NewFields("own", 5, 60, Legacy, ""), test.header, true, 4, 30, "shared")
+			Write(one("own", 5, 60, Legacy, ""), test.header, true, 4, 30, "shared")
 			compare(t, test.header, want)
 		})
 	}
@@ -274,7 +274,7 @@ func TestUnreadableOlderFieldsAreReplaced(t *testing.T) {
 
 // Whatever happens to the header of one answer, the next answer is right.
 func TestAnswersShareNoValue(t *testing.T) {
-	f := NewFields("quota@docker", 100, 60, Both, name)
+	f := one("quota@docker", 100, 60, Both, name)
 	want := http.Header{}
 	Write(f, want, true, 99, 42, "shared")
 	want = want.Clone()
@@ -329,7 +329,7 @@ func FuzzList(f *testing.F) {
 func TestSilentFieldsAreNone(t *testing.T) {
 	for _, style := range []Style{Both, IETF, Legacy, None} {
 		for _, decision := range []string{"", name} {
-			f := NewFields("quota", 5, 60, style, decision)
+			f := one("quota", 5, 60, style, decision)
 			h := http.Header{}
 			Write(f, h, true, 4, 60, "shared")
 			if Silent(f) != (len(h) == 0) {
@@ -337,4 +337,9 @@ func TestSilentFieldsAreNone(t *testing.T) {
 			}
 		}
 	}
+}
+
+// one returns the fields of a middleware with one policy.
+func one(policy string, limit, window int64, style Style, decision string) *Fields {
+	return New([]Policy{{policy, limit, window}}, &Settings{Style: style, DecisionHeader: decision})
 }
