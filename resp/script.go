@@ -238,10 +238,7 @@ func evalBodies(c *Conn, deadline time.Time, s *Script, args int, calls []string
 // refusal, anything else is an error.
 func readCount(line []byte, readErr error) (n int64, refusal string, err error) {
 	if readErr != nil {
-		if errors.Is(readErr, bufio.ErrBufferFull) {
-			return 0, "", fmt.Errorf("%w: a line is longer than %d bytes", ErrProtocol, maxLine)
-		}
-		return 0, "", broken(readErr)
+		return 0, "", unread(readErr)
 	}
 	kind, text, err := parseLine(line)
 	if err != nil {
@@ -258,6 +255,14 @@ func readCount(line []byte, readErr error) (n int64, refusal string, err error) 
 		return 0, text, nil
 	}
 	return 0, "", fmt.Errorf("%w: a script answered with type %q", ErrProtocol, kind)
+}
+
+// unread says why a line could not be read.
+func unread(err error) error {
+	if errors.Is(err, bufio.ErrBufferFull) {
+		return fmt.Errorf("%w: a line is longer than %d bytes", ErrProtocol, maxLine)
+	}
+	return broken(err)
 }
 
 // some returns refusals, or nil if there are none.

@@ -127,15 +127,7 @@ func FixedClient(f *FixedCount) string {
 // own is above 0, that is instead how many requests of a client in a window this
 // gateway lets pass alone, but never more than are left.
 func FixedAlone(f *FixedCount, unix, limit, own, gateways int64, asked bool, d *Decision) {
-	left := limit - f.Known
-	if own > 0 {
-		if own-f.Spent < left {
-			left = own - f.Spent
-		}
-	} else if gateways > 1 {
-		alone := f.Lost + f.Unsettled
-		left = (left+alone+gateways-1)/gateways - alone
-	}
+	left := fixedShare(f, limit, own, gateways)
 	d.Reset = f.End - unix
 	if left < 1 {
 		d.RetryAfter = d.Reset

@@ -24,6 +24,17 @@ type Decision struct {
 	// length; 0 when the request is allowed.
 	RetryAfter int64
 
+	// Several says the same of each of several limits on one request. What is said above
+	// is then that of the limit that binds. It is nil where there is one limit alone.
+	Several *Standings
+
 	// Way says how it came about. It is for whoever asks; nothing here sets it.
 	Way string
+}
+
+// Standings say where a client stands with each of several limits: what the fields of a
+// Decision say of one.
+type Standings struct {
+	Remaining, Reset []int64
+	Refused          []bool // the request did not fit into this one
 }
