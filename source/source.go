@@ -5,37 +5,57 @@
 // the identity, so that no secret of a client, such as an API key, reaches the store
 // or a log in clear. Two name spaces exist and cannot meet:
 //
-//   - the value of a header, digested as it is, so that an operator who knows an API
-//     key finds its count with sha256sum;
-//   - everything else, as parts of the form kind ":" length ":" text behind a zero
-//     byte. No header of HTTP can carry a zero byte, and a value that begins with
-//     one all the same is treated as missing, so a client without a key cannot be
-//     charged to somebody by a made-up header, nor escape its own address.
+//   - the value of a header that counts alone, digested as it is, so that an operator
+//     who knows an API key finds its count with sha256sum;
+//   - everything else, as parts behind a zero byte. A part is kind ":" length ":" text,
+//     and kind ":" length ":" name ":" length ":" text where the kind has names, such
+//     as those of cookies. No header of HTTP can carry a zero byte, and a value that
+//     begins with one all the same is treated as missing, so a client without a key
+//     cannot be charged to somebody by a made-up header, nor escape its own address.
+//
+// The lengths tell where a text ends, whatever it contains, so that two identities are
+// the same only if all their parts are.
 package source
 
 import (
+	"crypto/hmac"
 	"crypto/sha256"
 	"net/http"
 	"net/netip"
+	"sort"
 	"strconv"
 	"strings"
 )
 
-// maxHops is the number of entries of X-Forwarded-For that a search past excluded
-// addresses looks at. No chain of proxies is so long, and a header of a megabyte
-// must not buy a client a second of the gateway's time.
-const maxHops = 64
+// What becomes of a request that lacks a part of the criterion.
+const (
+	// MissingAddress puts the client's address in the place of the part.
+	MissingAddress = "address"
+	// MissingSkip and MissingRefuse leave the request without an identity.
+	MissingSkip   = "skip"
+	MissingRefuse = "refuse"
+	// MissingShared counts all requests that lack the part together.
+	MissingShared = "shared"
+)
 
-// A Criterion says by what a request is counted: by Header if it is set, else by
-// Host if it is set, else by the client's address. It is built once, from checked
-// options, and not changed while requests are served.
+// A Criterion says by what a request is counted: by one part of it or by several
+// together, and by the client's address if no part is set. It is built once, from
+// checked options, given to Prepare, and not changed while requests are served.
+//
+// # Missing parts
+//
+// A part is missing when a request does not have it or has it empty or blank, when it
+// begins with a zero byte, and when the request has it more than once, where a proxy
+// and the application could take different ones for the true one. OnMissing says what
+// then. The address is never missing: requests without any, such as those over a unix
+// socket, share the empty one, so that they are limited together rather than not at all.
 //
 // # Which address
 //
 // The address is the peer's: the other end of the connection, as the entry point
 // sees it (with PROXY protocol, the one that it announced). Behind a trusted
-// proxy or load balancer that is the proxy, and Depth or Excluded say where in
-// X-Forwarded-For the client stands. Two properties of Traefik matter to them:
+// proxy or load balancer that is the proxy, and Depth, Excluded or Trusted says where
+// in X-Forwarded-For the client stands. Two properties of Traefik matter to them:
 //
 //   - Middlewares run before Traefik appends the peer to X-Forwarded-For, so the
 //     last entry is the one that the peer wrote, not the peer itself.
@@ -47,16 +67,44 @@ const maxHops = 64
 // When the header is absent, too short, or holds no address where one is wanted,
 // the peer counts. There is no empty key that strangers would share.
 type Criterion struct {
-	// Header is the header that names the client, in the form of
-	// textproto.CanonicalMIMEHeaderKey. Empty: not by header. A request without
-	// the header counts by its address. So does one that has it empty, blank or
-	// on several lines, where a proxy and the application could take different
-	// ones for the true one.
+	// Header is the one header that names the client, in the form of
+	// textproto.CanonicalMIMEHeaderKey. It counts alone: where other parts are set,
+	// it is one of Headers, to which Prepare moves it.
 	Header string
 
-	// Host counts by the host that was asked for, without port and trailing dot,
-	// in lower case. A request that names none counts by its address.
+	// Headers are headers that are parts, in the form of Header.
+	Headers []string
+
+	// Host is the host that was asked for, without port and trailing dot, in lower
+	// case.
 	Host bool
+
+	// Cookie is the name of a cookie. Blanks and one pair of double quotes around its
+	// value do not count. A request with more than 256 cookies has none.
+	Cookie string
+
+	// Query is the name of a parameter in the query of the URL. A query that is
+	// malformed anywhere, as by a bare semicolon, has none: what it says is for each
+	// server to guess.
+	Query string
+
+	// Segment is the number of a segment of the path as CleanPath has it, counted
+	// from the left; 1 is the first. Zero: not used.
+	Segment int
+
+	// Claim is the name of a claim of the bearer token. See the function Claim: the
+	// token is not verified.
+	Claim string
+
+	// TLSSubject is the subject of the client's certificate, if it was verified.
+	TLSSubject bool
+
+	// Address makes the client's address a part beside others.
+	Address bool
+
+	// OnMissing is one of MissingAddress, MissingSkip, MissingShared and
+	// MissingRefuse. Empty: MissingAddress.
+	OnMissing string
 
 	// Depth is the position of the client in X-Forwarded-For, counted from the
 	// right over all its lines; 1 is the last entry. Zero: not used.
@@ -67,19 +115,58 @@ type Criterion struct {
 	// are passed over. Not used when Depth is set.
 	Excluded []netip.Prefix
 
+	// Trusted are the proxies that are believed. A peer that is none of them is the
+	// client, whatever X-Forwarded-For says. Else it is the first address from the
+	// right that lies in none of them, with empty entries passed over. Where all do,
+	// the client is one of their own network, and the leftmost address is its, as
+	// nginx (real_ip_recursive) has it. Not used when Depth or Excluded is set.
+	Trusted []netip.Prefix
+
+	// IPv4Subnet is the number of leading bits, 1 to 32, by which IPv4 addresses are
+	// told apart. Zero: 32.
+	IPv4Subnet int
+
 	// IPv6Subnet is the number of leading bits, 1 to 128, by which IPv6 addresses
 	// are told apart: whoever owns one address usually owns 64 bits of them.
 	IPv6Subnet int
+
+	// plain is set by Prepare where Header, Host or the peer's address counts alone,
+	// and the address if they are missing. Without it the same comes out, later.
+	plain bool
 }
 
 // MaxIdentity is the length of the longest identity in bytes: no client decides how
 // much memory it takes.
 const MaxIdentity = 64
 
-// Identify returns the identity of whoever sent req: 1 to MaxIdentity bytes. Requests
-// that say nothing usable about their sender, such as those over a unix socket, share
-// the identity of the empty address, so that they are limited together rather than not
-// at all.
+// Prepare brings c into the form in which Identify is fast and does not depend on the
+// order in which headers were named. Preparing twice changes nothing.
+func Prepare(c *Criterion) {
+	names := append([]string{}, c.Headers...)
+	if c.Header != "" {
+		names = append(names, c.Header)
+	}
+	sort.Strings(names)
+	c.Header = ""
+	c.Headers = nil
+	for i, name := range names {
+		if i == 0 || name != names[i-1] {
+			c.Headers = append(c.Headers, name)
+		}
+	}
+	few := c.Cookie == "" && c.Query == "" && c.Segment == 0 && c.Claim == "" && !c.TLSSubject
+	if len(c.Headers) == 1 && few && !c.Host && !c.Address {
+		c.Header = c.Headers[0]
+		c.Headers = nil
+	}
+	c.plain = few && len(c.Headers) == 0 && !(c.Host && c.Address) &&
+		(c.OnMissing == "" || c.OnMissing == MissingAddress) &&
+		c.Depth == 0 && len(c.Excluded) == 0 && len(c.Trusted) == 0 && (c.IPv4Subnet == 0 || c.IPv4Subnet == 32)
+}
+
+// Identify returns the identity of whoever sent req: 1 to MaxIdentity bytes, or "" if
+// the request lacks a part and c.OnMissing is MissingSkip or MissingRefuse, and only
+// then.
 //
 // It is on the path of every request, and written for an interpreter in which a
 // call of a function pays for all its variables: hence the small first function, and
@@ -104,15 +191,86 @@ func identifyOther(c *Criterion, req *http.Request, lines []string) string {
 			return bounded(value)
 		}
 	}
+	if !c.plain {
+		return identifyParts(c, req)
+	}
 	kind, text := "\x00host:", ""
 	if c.Host {
-		text = hostName(req.Host)
+		text = HostName(req.Host)
 	}
 	if text == "" {
 		kind = "\x00address:"
-		text = address(c, req)
+		text = peerAddress(c, req.RemoteAddr)
 	}
 	return bounded(kind + strconv.Itoa(len(text)) + ":" + text)
+}
+
+// identifyParts returns the identity of a request by all parts of c, of which a header
+// that counts alone is known to be missing.
+func identifyParts(c *Criterion, req *http.Request) string {
+	parts := []string{} // kinds and values in turn
+	if c.Header != "" {
+		parts = append(parts, named("header:", c.Header), "")
+	} else {
+		parts = gather(c, req)
+	}
+	if len(parts) == 2 && len(c.Headers) == 1 && parts[1] != "" {
+		return bounded(parts[1])
+	}
+	text := "\x00"
+	for i := 0; i < len(parts); i += 2 {
+		kind := parts[i]
+		value := parts[i+1]
+		if value == "" && kind != "address:" {
+			if c.OnMissing == MissingSkip || c.OnMissing == MissingRefuse {
+				return ""
+			}
+			if c.OnMissing == MissingShared {
+				text += kind + "-:" // no length is written so
+				continue
+			}
+			kind = "address:"
+			value = address(c, req)
+		}
+		text += kind + strconv.Itoa(len(value)) + ":" + value
+	}
+	return bounded(text)
+}
+
+// gather returns the kinds of all parts of c with their values in req, "" where one is
+// missing, in the one order in which identities have them.
+func gather(c *Criterion, req *http.Request) []string {
+	parts := []string{}
+	for _, name := range c.Headers {
+		parts = append(parts, named("header:", name), HeaderValue(req, name))
+	}
+	if c.Host {
+		parts = append(parts, "host:", HostName(req.Host))
+	}
+	if c.Cookie != "" {
+		parts = append(parts, named("cookie:", c.Cookie), cookie(req, c.Cookie))
+	}
+	if c.Query != "" {
+		parts = append(parts, named("query:", c.Query), parameter(req, c.Query))
+	}
+	if c.Segment > 0 {
+		parts = append(parts, "segment:"+strconv.Itoa(c.Segment)+":", segment(req, c.Segment))
+	}
+	if c.Claim != "" {
+		parts = append(parts, named("claim:", c.Claim), Claim(req, c.Claim))
+	}
+	if c.TLSSubject {
+		parts = append(parts, "subject:", subject(req))
+	}
+	if c.Address || len(parts) == 0 {
+		parts = append(parts, "address:", address(c, req))
+	}
+	return parts
+}
+
+// named returns the kind of a part that has a name.
+func named(kind, name string) string {
+	return kind + strconv.Itoa(len(name)) + ":" + name + ":"
 }
 
 // digested stands before a digest that is an identity, and before no other.
@@ -136,140 +294,10 @@ func Digest(identity string) string {
 	return string(sum[:])
 }
 
-// address returns the client's address in its one canonical form, an IPv6 address
-// as the network of c.IPv6Subnet bits that it lies in, or "" when the request has
-// none.
-func address(c *Criterion, req *http.Request) string {
-	if c.Depth > 0 || len(c.Excluded) > 0 {
-		addr := forwarded(c, strings.Join(req.Header["X-Forwarded-For"], ","))
-		if addr.IsValid() {
-			return canonical(c, addr)
-		}
-	}
-	peer := req.RemoteAddr
-	colon := strings.IndexByte(peer, ':')
-	if colon > 0 && peer[0] != '[' {
-		_, err := netip.ParseAddr(peer[:colon])
-		if err == nil {
-			return peer[:colon] // IPv4, which has one way to be written only
-		}
-	}
-	return otherPeer(c, peer)
-}
-
-// otherPeer returns what address does, for a peer that is not plain IPv4.
-func otherPeer(c *Criterion, peer string) string {
-	whole, err := netip.ParseAddrPort(peer)
-	if err == nil {
-		return canonical(c, whole.Addr().Unmap())
-	}
-	return canonical(c, parseAddr(peer))
-}
-
-// canonical returns the text of addr, or of the network that it lies in if it is an
-// IPv6 address (which has no zone any more), or "" if it is the zero Addr.
-func canonical(c *Criterion, addr netip.Addr) string {
-	if addr.Is4() {
-		return addr.String()
-	}
-	network, err := addr.Prefix(c.IPv6Subnet)
-	if err != nil || !network.IsValid() {
-		return ""
-	}
-	return network.String()
-}
-
-// forwarded finds the client in list, all lines of X-Forwarded-For joined, as
-// c.Depth or c.Excluded says. The zero Addr means that the header does not tell.
-func forwarded(c *Criterion, list string) netip.Addr {
-	if c.Depth > 0 {
-		for i := 1; i < c.Depth; i++ {
-			comma := strings.LastIndexByte(list, ',')
-			if comma < 0 {
-				return netip.Addr{}
-			}
-			list = list[:comma]
-		}
-		return parseAddr(list[strings.LastIndexByte(list, ',')+1:])
-	}
-	for hop := 0; hop < maxHops; hop++ {
-		list = strings.TrimRight(list, ", \t")
-		comma := strings.LastIndexByte(list, ',')
-		addr := parseAddr(list[comma+1:])
-		if !addr.IsValid() {
-			return addr
-		}
-		excluded := false
-		for _, network := range c.Excluded {
-			if network.Contains(addr) {
-				excluded = true
-				break
-			}
-		}
-		if !excluded {
-			return addr
-		}
-		if comma < 0 {
-			break
-		}
-		list = list[:comma]
-	}
-	return netip.Addr{}
-}
-
-// parseAddr reads an address as proxies write it: alone, with a port, in square
-// brackets, in double quotes. The zone is dropped, and IPv4 in IPv6 is IPv4. An
-// IPv6 address without brackets is taken whole, since nothing tells its end from
-// a port. The zero Addr means that text is no address.
-func parseAddr(text string) netip.Addr {
-	text = strings.Trim(text, " \t")
-	addr, err := netip.ParseAddr(text)
-	if err != nil {
-		addr = parseDecorated(text)
-	}
-	if addr.Is4() {
-		return addr
-	}
-	return addr.WithZone("").Unmap()
-}
-
-// parseDecorated reads an address with a port, in square brackets, in double
-// quotes, or any of them together, with blanks neither inside nor around.
-func parseDecorated(text string) netip.Addr {
-	if len(text) > 1 && text[0] == '"' && text[len(text)-1] == '"' {
-		text = text[1 : len(text)-1]
-	}
-	withPort, err := netip.ParseAddrPort(text)
-	if err == nil {
-		return withPort.Addr()
-	}
-	bracketed := len(text) > 1 && text[0] == '[' && text[len(text)-1] == ']'
-	if bracketed {
-		text = text[1 : len(text)-1]
-	}
-	addr, err := netip.ParseAddr(text)
-	if err != nil || bracketed && addr.Is4() {
-		return netip.Addr{}
-	}
-	return addr
-}
-
-// hostName returns the one form of a host as it stands in a request: lower case,
-// without port and without the dot that ends a fully qualified name, an IPv6
-// address without brackets and in its canonical form. It is empty when host
-// names nothing.
-func hostName(host string) string {
-	host = strings.ToLower(host)
-	colon := strings.LastIndexByte(host, ':')
-	if colon >= 0 {
-		if host[0] == '[' || strings.IndexByte(host, ':') != colon {
-			addr := parseAddr(host)
-			if addr.IsValid() {
-				return addr.String()
-			}
-			return host // no host at all, and not to be mistaken for one
-		}
-		host = host[:colon]
-	}
-	return strings.TrimSuffix(host, ".")
+// KeyedDigest returns the HMAC-SHA256 of Digest(identity) under secret: 32 bytes, from
+// which nobody who lacks the secret can tell the identity by trying all.
+func KeyedDigest(secret, identity string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(Digest(identity)))
+	return string(mac.Sum(nil))
 }

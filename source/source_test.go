@@ -352,7 +352,7 @@ func TestPartsAreToldApart(t *testing.T) {
 	for _, name := range names {
 		req := request(peer, nil)
 		req.Host = name
-		note("host "+hostName(name), identified(host, req))
+		note("host "+HostName(name), identified(host, req))
 	}
 	for i := 0; i < 256; i++ {
 		v4 := netip.AddrFrom4([4]byte{1, 1, byte(i), byte(255 - i)})
