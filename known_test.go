@@ -1,0 +1,196 @@
+package gatequota
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// tags returns the options of a type and of all types inside it, in the form of known.
+func tags(of reflect.Type, into map[string]map[string]string) {
+	if into[of.Name()] != nil {
+		return
+	}
+	names := map[string]string{}
+	into[of.Name()] = names
+	for i := 0; i < of.NumField(); i++ {
+		field := of.Field(i)
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if name == "-" {
+			continue
+		}
+		inner, shape := field.Type, ""
+		switch inner.Kind() {
+		case reflect.Slice:
+			inner, shape = inner.Elem(), "[]"
+		case reflect.Map:
+			inner, shape = inner.Elem(), "map[string]"
+		case reflect.Ptr:
+			inner = inner.Elem()
+		}
+		if inner.Kind() != reflect.Struct {
+			names[name] = ""
+			continue
+		}
+		names[name] = shape + inner.Name()
+		tags(inner, into)
+	}
+}
+
+func TestKnownNamesAreThoseOfTheOptions(t *testing.T) {
+	want := map[string]map[string]string{}
+	tags(reflect.TypeOf(Config{}), want)
+	for level, names := range want {
+		for name, inner := range names {
+			got, there := known[level][name]
+			if !there || got != inner {
+				t.Errorf("%s: the option %s is %q in the table (there: %t), want %q", level, name, got, there, inner)
+			}
+		}
+	}
+	for level, names := range known {
+		for name := range names {
+			if _, there := want[level][name]; !there {
+				t.Errorf("%s: the table has %s, and no option is called so", level, name)
+			}
+		}
+	}
+}
+
+// Traefik finds the field of an option by the field's name, whatever its tag says.
+func TestFieldsAreFoundByTheNamesOfTheOptions(t *testing.T) {
+	seen := map[reflect.Type]bool{}
+	var walk func(of reflect.Type)
+	walk = func(of reflect.Type) {
+		for of.Kind() == reflect.Slice || of.Kind() == reflect.Map || of.Kind() == reflect.Ptr {
+			of = of.Elem()
+		}
+		if of.Kind() != reflect.Struct || seen[of] {
+			return
+		}
+		seen[of] = true
+		for i := 0; i < of.NumField(); i++ {
+			name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+			if name != "-" && !strings.EqualFold(name, of.Field(i).Name) {
+				t.Errorf("%s: the field %s has the tag %s", of.Name(), of.Field(i).Name, name)
+			}
+			walk(of.Field(i).Type)
+		}
+	}
+	walk(reflect.TypeOf(Config{}))
+}
+
+func TestNearest(t *testing.T) {
+	for _, tt := range []struct{ path, name, want string }{
+		// Slips.
+		{"", "limt", "did you mean limit?"},
+		{"", "sourceCriteria", "did you mean sourceCriterion?"},
+		{"", "source_criterion", "did you mean sourceCriterion?"},
+		{"", "SOURCE-CRITERION", "did you mean sourceCriterion?"},
+		{"", "plan", "did you mean plans?"},
+		{"", "header", "did you mean headers?"},
+		{"", "gatewayLimits", "did you mean gatewayLimit?"},
+		{"valkey.", "endpoint", "did you mean valkey.endpoints?"},
+		{"valkey.tls.", "certs", "did you mean valkey.tls.cert?"},
+		{"rules[12].", "pathprefx", "did you mean rules[12].pathPrefix?"},
+		{"rules[2].header.", "names", "did you mean rules[2].header.name?"},
+		{"rules[2].plans.values.gold.limits[1].", "nme", "did you mean rules[2].plans.values.gold.limits[1].name?"},
+		{"plans.values.gold.eu.", "limitt", "did you mean plans.values.gold.eu.limit?"},
+		// Halves.
+		{"sourceCriterion.", "requestHeader", "did you mean sourceCriterion.requestHeaderName?"},
+		{"sourceCriterion.", "header", "did you mean sourceCriterion.requestHeaderName?"},
+		{"sourceCriterion.", "claim", "did you mean sourceCriterion.jwtClaim?"},
+		{"valkey.", "secret", "did you mean valkey.keySecret?"},
+		{"", "limitPerMinute", "did you mean limit?"},
+		// The wrong level.
+		{"", "endpoints", "it belongs into valkey, as valkey.endpoints"},
+		{"", "requestHeaderName", "it belongs into sourceCriterion, as sourceCriterion.requestHeaderName"},
+		{"", "depth", "it belongs into sourceCriterion.ipStrategy, as sourceCriterion.ipStrategy.depth"},
+		{"", "insecureSkipVerify", "it belongs into valkey.tls, as valkey.tls.insecureSkipVerify"},
+		{"", "pathPrefix", "it belongs into rules[0], as rules[0].pathPrefix"},
+		{"", "keySecret_file", "it belongs into valkey, as valkey.keySecretFile"},
+		{"rules[2].", "depth", "it belongs into rules[2].sourceCriterion.ipStrategy, as rules[2].sourceCriterion.ipStrategy.depth"},
+		{"rules[2].sourceCriterion.ipStrategy.", "cookieName", "it belongs into rules[2].sourceCriterion, as rules[2].sourceCriterion.cookieName"},
+		{"rules[2].", "scope", "it belongs on the top level, as scope"},
+		{"rules[2].", "status", "it belongs into response, as response.status"},
+		{"valkey.", "limit", "it belongs on the top level, as limit"},
+		{"valkey.tls.", "endpoints", "it belongs into valkey, as valkey.endpoints"},
+		{"plans.values.gold.", "header", "it belongs into plans, as plans.header"},
+		// Both.
+		{"", "endpoint", "did you mean valkey.endpoints?"},
+		// What another middleware calls so.
+		{"", "average", "did you mean limit?"},
+		{"", "Period", "did you mean window?"},
+		{"", "redis", "did you mean valkey?"},
+		// Neither.
+		{"", "colour", ""},
+		{"", "x", ""},
+		{"", "", ""},
+		{"", "enabled", ""},
+		{"valkey.", "cluster", ""},
+		{"", "été", ""},
+		{"", strings.Repeat("limit", 2000), "did you mean limit?"},
+	} {
+		if got := nearest(tt.path, tt.name); got != tt.want {
+			t.Errorf("%s%s: %q, want %q", tt.path, tt.name, got, tt.want)
+		}
+	}
+}
+
+// everywhere calls do with the path and the type of each level.
+func everywhere(path, level string, do func(path, level string)) {
+	do(path, level)
+	for name, inner := range known[level] {
+		next := inner[strings.IndexByte(inner, ']')+1:]
+		switch {
+		case inner == "":
+		case strings.HasPrefix(inner, "[]"):
+			everywhere(path+name+"[3].", next, do)
+		case strings.HasPrefix(inner, "map"):
+			everywhere(path+name+".gold.", next, do)
+		default:
+			everywhere(path+name+".", next, do)
+		}
+	}
+}
+
+func TestNearestKnowsEachOptionInOtherSpellings(t *testing.T) {
+	everywhere("", "Config", func(path, level string) {
+		for name := range known[level] {
+			want := "did you mean " + path + name + "?"
+			for _, spelling := range []string{name + "_", "-" + name, name[:1] + "_" + strings.ToUpper(name[1:])} {
+				if got := nearest(path, spelling); got != want {
+					t.Errorf("%s%s: %q, want %q", path, spelling, got, want)
+				}
+			}
+		}
+	})
+}
+
+// A hint that led to another unknown option would be worse than none.
+func TestNearestNamesOptionsThatExist(t *testing.T) {
+	all := map[string]bool{}
+	for _, names := range known {
+		for name := range names {
+			all[name] = true
+		}
+	}
+	everywhere("", "Config", func(path, level string) {
+		for name := range all {
+			if _, there := known[level][name]; there {
+				continue
+			}
+			hint := nearest(path, name)
+			if hint == "" {
+				t.Errorf("%s%s: no hint, and the option exists elsewhere", path, name)
+				continue
+			}
+			words := strings.Fields(strings.TrimSuffix(hint, "?"))
+			named := words[len(words)-1]
+			dot := strings.LastIndexByte(named, '.') + 1
+			if _, there := known[levelOf(named[:dot])][named[dot:]]; !there {
+				t.Errorf("%s%s: %q, which names no option", path, name, hint)
+			}
+		}
+	})
+}
