@@ -1,0 +1,513 @@
+package rule
+
+import (
+	"math"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gatequota/gatequota/source"
+)
+
+// options are the conditions of a rule as an operator writes them.
+type options struct {
+	path, prefix, regex, methods, host, header, value string
+	rate                                              float64
+}
+
+// matchOf is the match that the options say.
+func matchOf(t testing.TB, o options) *Match {
+	t.Helper()
+	m := &Match{Rate: o.rate}
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o.path != "" {
+		check(SetPath(m, o.path))
+	}
+	if o.prefix != "" {
+		check(SetPathPrefix(m, o.prefix))
+	}
+	if o.regex != "" {
+		check(SetPathRegex(m, o.regex))
+	}
+	if o.methods != "" {
+		check(SetMethods(m, strings.Split(o.methods, ",")))
+	}
+	if o.host != "" {
+		check(SetHost(m, o.host))
+	}
+	if o.header != "" {
+		check(SetHeader(m, o.header, o.value))
+	}
+	return m
+}
+
+// matchesOf are the matches of rules, and the top level behind them.
+func matchesOf(t testing.TB, top float64, rules ...options) []*Match {
+	t.Helper()
+	var matches []*Match
+	for _, rule := range rules {
+		matches = append(matches, matchOf(t, rule))
+	}
+	return append(matches, &Match{Rate: top})
+}
+
+// request is one as the server hands it over, with header names as they come over the
+// wire.
+func request(t testing.TB, method, target string, header ...string) *http.Request {
+	t.Helper()
+	u, err := url.ParseRequestURI(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := &http.Request{Method: method, URL: u, Host: "example.com", Header: http.Header{}}
+	for i := 0; i+1 < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+		} else {
+			req.Header.Add(header[i], header[i+1])
+		}
+	}
+	return req
+}
+
+func pathOf(req *http.Request) *Path {
+	p := &Path{}
+	PathOf(req, p)
+	return p
+}
+
+// holds says whether a single condition holds for a request.
+func holds(t testing.TB, o options, req *http.Request) bool {
+	t.Helper()
+	return Find(matchesOf(t, 1, options{
+		path: o.path, prefix: o.prefix, regex: o.regex, methods: o.methods, host: o.host, header: o.header, value: o.value, rate: 1,
+	}), req, pathOf(req)) == 0
+}
+
+func TestPaths(t *testing.T) {
+	tests := []struct {
+		rule    options
+		match   []string
+		nomatch []string
+	}{
+		{options{path: "/login"},
+			[]string{"/login", "/login?next=/", "/login/", "//login", "/./login", "/x/../login", "/%6cogin", "/%2e%2e/login", "http://example.com/login"},
+			[]string{"/", "/logins", "/login/x", "/x/login", "/Login", "/login%2F", "/login%2Fx", "/%2Flogin", "/%256cogin", "/login;x", "/login%00", "/login%5C"}},
+		{options{path: "/"},
+			[]string{"/", "//", "/.", "/..", "/?a=b", "http://example.com", "/x/.."},
+			[]string{"/x", "*", "/%2F", "/%2e%2e%2f"}},
+		{options{path: "/login/"}, []string{"/login/", "/login", "//login"}, []string{"/login/x", "/"}},
+		{options{path: "/a/../%6cogin//"}, []string{"/login", "/a/../login", "/a/../%6cogin//"}, []string{"/a", "/a/login"}},
+		{options{path: "/käse"}, []string{"/k%C3%A4se", "/k%c3%a4se", "/käse"}, []string{"/kase", "/k%E4se"}},
+		{options{path: "/k%c3%a4se"}, []string{"/k%C3%A4se", "/käse"}, nil},
+		{options{path: "/a b"}, []string{"/a%20b"}, []string{"/a+b"}},
+		{options{path: "/a%3Fb"}, []string{"/a%3fb"}, []string{"/a?b", "/a"}},
+		{options{path: "/100%25"}, []string{"/100%25"}, []string{"/100%2525", "/100"}},
+
+		{options{prefix: "/api"},
+			[]string{"/api", "/api/", "/api/x", "/api//x/y", "//api/x", "/%61pi/x", "/api?x", "/x/../api/y", "/api/%2e", "/api/../x"},
+			[]string{"/", "/apix", "/apix/y", "/ap", "/API/x", "/x/api", "/api%2Fx", "/api%2F../x", "/api;x/y", "*"}},
+		{options{prefix: "/api/"}, []string{"/api", "/api/", "/api/x"}, []string{"/apix"}},
+		{options{prefix: "//api//v1/"}, []string{"/api/v1", "/api/v1/x", "//api//v1/x"}, []string{"/api", "/api/v11"}},
+		{options{prefix: "/a b"}, []string{"/a%20b/c"}, []string{"/a/b"}},
+		{options{prefix: "/"}, []string{"/", "/x", "//", "/%2F", "*", "http://example.com"}, nil},
+
+		{options{regex: `^/users/[0-9]+$`}, []string{"/users/42", "/users/42/", "/users/%34%32", "//users/42"}, []string{"/users/x", "/users/42/x", "/users/"}},
+		{options{regex: `\.php$`}, []string{"/a/b.php", "/b.php?x"}, []string{"/b.php5"}},
+		{options{regex: `/a b$`}, []string{"/a%20b"}, nil},
+		{options{prefix: "/api", regex: "export"}, []string{"/api/export", "/api/exports/1"}, []string{"/api", "/export"}},
+	}
+	for _, test := range tests {
+		for _, target := range test.match {
+			if !holds(t, test.rule, request(t, "GET", target)) {
+				t.Errorf("%+v does not match %s", test.rule, target)
+			}
+		}
+		for _, target := range test.nomatch {
+			if holds(t, test.rule, request(t, "GET", target)) {
+				t.Errorf("%+v matches %s", test.rule, target)
+			}
+		}
+	}
+}
+
+func TestOtherConditions(t *testing.T) {
+	tests := []struct {
+		name   string
+		rule   options
+		method string
+		header []string
+		want   bool
+	}{
+		{"no condition", options{}, "GET", nil, true},
+		{"method", options{methods: "POST"}, "POST", nil, true},
+		{"other method", options{methods: "POST"}, "GET", nil, false},
+		{"one of several methods", options{methods: "POST, put"}, "PUT", nil, true},
+		{"method in lower case", options{methods: "POST"}, "post", nil, true},
+		{"method in mixed case", options{methods: "post"}, "PoSt", nil, true},
+		{"method that begins so", options{methods: "POST"}, "POSTS", nil, false},
+		{"made-up method", options{methods: "PURGE"}, "PURGE", nil, true},
+		{"method by override", options{methods: "POST"}, "GET", []string{"X-HTTP-Method-Override", "POST"}, false},
+
+		{"host", options{host: "example.com"}, "GET", nil, true},
+		{"host in other case", options{host: "EXAMPLE.com"}, "GET", []string{"Host", "Example.COM"}, true},
+		{"host with port", options{host: "example.com"}, "GET", []string{"Host", "example.com:8443"}, true},
+		{"host with dot", options{host: "example.com."}, "GET", []string{"Host", "example.com.:80"}, true},
+		{"other host", options{host: "example.com"}, "GET", []string{"Host", "example.com.evil.org"}, false},
+		{"host below", options{host: "example.com"}, "GET", []string{"Host", "api.example.com"}, false},
+		{"no host", options{host: "example.com"}, "GET", []string{"Host", ""}, false},
+		{"host by header", options{host: "example.com"}, "GET", []string{"Host", "other.org", "X-Forwarded-Host", "example.com"}, false},
+		{"address", options{host: "[2001:db8:0::1]"}, "GET", []string{"Host", "[2001:DB8::1]:80"}, true},
+
+		{"header", options{header: "x-tier", value: "gold"}, "GET", []string{"X-Tier", "gold"}, true},
+		{"header in other case", options{header: "X-TIER", value: "gold"}, "GET", []string{"x-tieR", "gold"}, true},
+		{"header with blanks", options{header: "X-Tier", value: " gold "}, "GET", []string{"X-Tier", "\tgold "}, true},
+		{"value in other case", options{header: "X-Tier", value: "gold"}, "GET", []string{"X-Tier", "Gold"}, false},
+		{"other value", options{header: "X-Tier", value: "gold"}, "GET", []string{"X-Tier", "golden"}, false},
+		{"list of values", options{header: "X-Tier", value: "gold"}, "GET", []string{"X-Tier", "gold, gold"}, false},
+		{"several lines", options{header: "X-Tier", value: "gold"}, "GET", []string{"X-Tier", "gold", "X-Tier", "gold"}, false},
+		{"no header", options{header: "X-Tier", value: "gold"}, "GET", nil, false},
+		{"name with underscore", options{header: "X-Tier", value: "gold"}, "GET", []string{"X_Tier", "gold"}, false},
+		{"any value", options{header: "X-Tier"}, "GET", []string{"X-Tier", "0"}, true},
+		{"any value, none there", options{header: "X-Tier"}, "GET", nil, false},
+		{"any value, empty", options{header: "X-Tier"}, "GET", []string{"X-Tier", ""}, false},
+		{"any value, blank", options{header: "X-Tier"}, "GET", []string{"X-Tier", " \t"}, false},
+		{"any value, several lines", options{header: "X-Tier"}, "GET", []string{"X-Tier", "a", "X-Tier", "b"}, false},
+
+		{"all hold", options{prefix: "/a", methods: "GET", host: "example.com", header: "X-Tier", value: "gold", regex: "b$"},
+			"GET", []string{"X-Tier", "gold"}, true},
+		{"all but the path", options{path: "/a", methods: "GET", host: "example.com", header: "X-Tier", value: "gold", regex: "b$"},
+			"GET", []string{"X-Tier", "gold"}, false},
+		{"all but the method", options{prefix: "/a", methods: "PUT", host: "example.com", header: "X-Tier", value: "gold", regex: "b$"},
+			"GET", []string{"X-Tier", "gold"}, false},
+		{"all but the host", options{prefix: "/a", methods: "GET", host: "example.org", header: "X-Tier", value: "gold", regex: "b$"},
+			"GET", []string{"X-Tier", "gold"}, false},
+		{"all but the header", options{prefix: "/a", methods: "GET", host: "example.com", header: "X-Tier", value: "gold", regex: "b$"},
+			"GET", nil, false},
+		{"all but the expression", options{prefix: "/a", methods: "GET", host: "example.com", header: "X-Tier", value: "gold", regex: "a$"},
+			"GET", []string{"X-Tier", "gold"}, false},
+	}
+	for _, test := range tests {
+		if got := holds(t, test.rule, request(t, test.method, "/a/b", test.header...)); got != test.want {
+			t.Errorf("%s: matches: %t, want %t", test.name, got, test.want)
+		}
+	}
+}
+
+func TestFirstMatchWins(t *testing.T) {
+	matches := matchesOf(t, 100,
+		options{path: "/login", methods: "POST", rate: 1},
+		options{prefix: "/api", header: "X-Tier", value: "gold", rate: 1000},
+		options{prefix: "/api/export", rate: 2},
+		options{prefix: "/api", rate: 50},
+		options{path: "/api/never", rate: 0},
+		options{host: "static.example.com", rate: math.Inf(1)},
+	)
+	tests := []struct {
+		method, target string
+		header         []string
+		want           int
+	}{
+		{"POST", "/login", nil, 0},
+		{"GET", "/login", nil, 6},
+		{"GET", "/api/export", []string{"X-Tier", "gold"}, 1},
+		{"GET", "/api/export/all", nil, 2},
+		{"GET", "/api/users", nil, 3},
+		{"GET", "/api/never", nil, 3},
+		{"GET", "/img", []string{"Host", "static.example.com"}, 5},
+		{"GET", "/img", nil, 6},
+		{"OPTIONS", "*", nil, 6},
+	}
+	for _, test := range tests {
+		req := request(t, test.method, test.target, test.header...)
+		if got := Find(matches, req, pathOf(req)); got != test.want {
+			t.Errorf("%s %s %v falls under rule %d, want %d", test.method, test.target, test.header, got, test.want)
+		}
+	}
+}
+
+func TestFindWithoutRules(t *testing.T) {
+	for _, target := range []string{"/", "//x/../%41"} {
+		req := request(t, "GET", target)
+		if got := Find(nil, req, pathOf(req)); got != -1 {
+			t.Errorf("%s: rule %d of none", target, got)
+		}
+		if got := Find([]*Match{matchOf(t, options{path: "/other"})}, req, pathOf(req)); got != 0 {
+			t.Errorf("%s: rule %d, want the top level whatever it says", target, got)
+		}
+	}
+}
+
+// No way to write a path leads to a more generous rule than either of its forms.
+func TestTricksGainNothing(t *testing.T) {
+	matches := matchesOf(t, 10,
+		options{path: "/login", rate: 1},
+		options{prefix: "/docs", rate: 1000},
+		options{path: "/feed/", rate: 500},
+		options{prefix: "/admin", rate: 10},
+		options{prefix: "/my files", rate: 1000},
+		options{regex: "^/assets/", rate: math.Inf(1)},
+	)
+	const login, docs, feed, admin, files, assets, top = 0, 1, 2, 3, 4, 5, 6
+	tests := []struct {
+		target string
+		want   int
+	}{
+		{"/login", login},
+		{"/login/", login},
+		{"//login", login},
+		{"/%6cogin", login},
+		{"/docs/../login", login},
+		{"/docs/%2e%2e/login", login},
+		{"/assets/..//login/.", login},
+
+		{"/docs", docs},
+		{"/docs/", docs},
+		{"/docs/a%20b", docs},
+		{"/docs/./a", docs},
+		{"//docs", top},
+		{"/%64ocs/a", top},
+		{"/x/../docs/a", top},
+		{"/docs/../x", top},
+		{"/docs/../assets/x", docs},
+		{"/assets/../docs/x", docs},
+		{"/./assets/x", top},
+		{"/assets//x", assets},
+
+		{"/feed/", feed}, // as the rule is written
+		{"/feed", feed},  // as it is meant
+		{"//feed/", top},
+		{"/feed//", top},
+
+		{"/my%20files/a", files}, // as the browser sends what the rule says
+		{"/my%20files/%61", files},
+		{"/%6dy%20files/a", top},
+
+		{"//admin", admin}, // as generous as the top level, and earlier
+		{"/admin/../x", admin},
+		{"/admin", admin},
+	}
+	for _, test := range tests {
+		req := request(t, "GET", test.target)
+		if got := Find(matches, req, pathOf(req)); got != test.want {
+			t.Errorf("%s falls under rule %d, want %d", test.target, got, test.want)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	path := func(s string) error { return SetPath(&Match{}, s) }
+	prefix := func(s string) error { return SetPathPrefix(&Match{}, s) }
+	regex := func(s string) error { return SetPathRegex(&Match{}, s) }
+	method := func(s string) error { return SetMethods(&Match{}, []string{"GET", s}) }
+	host := func(s string) error { return SetHost(&Match{}, s) }
+	header := func(s string) error { return SetHeader(&Match{}, s, "") }
+	value := func(s string) error { return SetHeader(&Match{}, "X-Tier", s) }
+	network := func(s string) error { return AddNetwork(&Exempt{}, s) }
+	exempt := func(s string) error { return AddPath(&Exempt{}, s) }
+	exemptMethod := func(s string) error { return AddMethods(&Exempt{}, []string{s}) }
+	tests := []struct {
+		name  string
+		set   func(string) error
+		value string
+		want  string
+	}{
+		{"path", path, "", "begins with a slash"},
+		{"path", path, "login", "begins with a slash"},
+		{"path", path, " /login", "begins with a slash"},
+		{"path", path, "*", "begins with a slash"},
+		{"path", path, "https://example.com/", "begins with a slash"},
+		{"path", path, "/login?a=b", "write %3F"},
+		{"path", path, "/login#top", "write %3F"},
+		{"path", path, "/100%", "write %25"},
+		{"path", path, "/%4", "write %25"},
+		{"path", path, "/%zz", "write %25"},
+		{"path", path, "/%4\u00e4", "write %25"},
+		{"path", path, "/a\nb", "control"},
+		{"path", path, "/a\tb", "control"},
+		{"prefix", prefix, "api", "begins with a slash"},
+		{"prefix", prefix, "/api?", "write %3F"},
+		{"regex", regex, "", "matches everything"},
+		{"regex", regex, "^/(a", "missing closing )"},
+		{"regex", regex, "a{2,1}", "invalid repeat count"},
+		{"regex", regex, "(?<!a)b", "Go's syntax"},
+		{"method", method, "", "such as POST"},
+		{"method", method, "GET POST", "such as POST"},
+		{"method", method, "GET/1", "such as POST"},
+		{"host", host, "", "such as api.example.com"},
+		{"host", host, ".", "such as api.example.com"},
+		{"host", host, "*.example.com", "such as api.example.com"},
+		{"host", host, "example.com/x", "such as api.example.com"},
+		{"host", host, "müller.example", "xn--"},
+		{"host", host, "example.com:443", "without a port"},
+		{"host", host, "https://example.com", "without a port"},
+		{"host", host, "[2001:db8::1]:443", "without a port"},
+		{"host", host, "a:b:c", "without a port"},
+		{"header", header, "", "the name of a header"},
+		{"header", header, "X Tier", "the name of a header"},
+		{"header", header, "X-Tier:", "the name of a header"},
+		{"header", header, "host", "match the host"},
+		{"header", header, "content-length", "about the connection"},
+		{"value", value, "a\r\nb", "control"},
+		{"network", network, "example.com", "neither an address nor a CIDR range"},
+		{"exempt", exempt, "", "begins with a slash"},
+		{"exempt", exempt, "assets/*", "begins with a slash"},
+		{"exempt", exempt, "/a*", "stands only at the end"},
+		{"exempt", exempt, "/*/b", "stands only at the end"},
+		{"exempt", exempt, "/a/*/*", "stands only at the end"},
+		{"exempt", exempt, "/docs/", "write /docs"},
+		{"exempt", exempt, "//*", "write /*"},
+		{"exempt", exempt, "/a/../b/*", "write /b/*"},
+		{"exempt", exempt, "/%61", "write /a"},
+		{"exempt", exempt, "/a%2fb", "write /a%2Fb"},
+		{"exempt", exempt, "/a%20b", "never exempt"},
+		{"exempt", exempt, "/käse", "never exempt"},
+		{"exempt", exempt, "/a;b/*", "never exempt"},
+		{"exempt", exempt, "/a?b", "write %3F"},
+		{"exempt method", exemptMethod, "G(T", "such as POST"},
+	}
+	for _, test := range tests {
+		err := test.set(test.value)
+		if err == nil {
+			t.Errorf("%s %q is taken", test.name, test.value)
+			continue
+		}
+		text := err.Error()
+		if !strings.HasPrefix(text, strconv.Quote(test.value)) || !strings.Contains(text, test.want) {
+			t.Errorf("%s %q: %q does not quote it and say %q", test.name, test.value, text, test.want)
+		}
+	}
+	if err := SetPath(&Match{}, strings.Repeat("x", 1000)); err == nil || len(err.Error()) > 200 {
+		t.Errorf("a long value: %v", err)
+	}
+}
+
+// Options that were set twice hold as they were set last.
+func TestConditionsAreReplaced(t *testing.T) {
+	m := matchOf(t, options{path: "/a b", prefix: "/a b/"})
+	if SetPath(m, "/c") != nil || SetPathPrefix(m, "/") != nil {
+		t.Fatal("refused")
+	}
+	for target, want := range map[string]int{"/c": 0, "/a%20b": 1} {
+		req := request(t, "GET", target)
+		if got := Find([]*Match{m, {Rate: 1}}, req, pathOf(req)); got != want {
+			t.Errorf("%s falls under rule %d, want %d", target, got, want)
+		}
+	}
+}
+
+// firstBy is what Find is held to: the first rule whose path and prefix match one form
+// of a path, told segment by segment.
+func firstBy(rules []options, form string) int {
+	for i, rule := range rules {
+		if rule.path != "" && form != rule.path && form != source.CleanPath(rule.path) {
+			continue
+		}
+		under := rule.prefix == ""
+		for _, prefix := range []string{rule.prefix, source.CleanPath(rule.prefix)} {
+			want := strings.Split(strings.TrimRight(prefix, "/"), "/")
+			got := strings.Split(form, "/")
+			if prefix == "/" || len(got) >= len(want) && strings.Join(got[:len(want)], "/") == strings.Join(want, "/") {
+				under = true
+			}
+		}
+		if under {
+			return i
+		}
+	}
+	return len(rules)
+}
+
+func FuzzFind(f *testing.F) {
+	for _, target := range []string{
+		"/", "*", "/login", "//login", "/login/", "/%6cogin", "/docs/../login", "/docs/%2e%2e/login", "/login%2F", "/%252e", `/docs/..\login`,
+		"/docs/..;/login", "/docs/a%00", "/docs/", "/k%C3%A4se/x", "/a/b/c", "/a//b/", "/api/v1/x/..", "/api%2Fv1",
+	} {
+		f.Add(target, uint8(1), uint8(20), uint8(3), uint8(10))
+	}
+	f.Fuzz(func(t *testing.T, target string, login, docs, api, top uint8) {
+		u, err := url.ParseRequestURI(target)
+		if err != nil {
+			return
+		}
+		rules := []options{
+			{path: "/login", rate: float64(login)},
+			{path: "/docs/", rate: float64(docs)},
+			{prefix: "/docs", rate: float64(docs / 2)},
+			{prefix: "/api//v1/", rate: float64(api)},
+			{prefix: "/api", rate: float64(login) / 3},
+			{path: "/a/b", rate: math.Inf(1)},
+			{prefix: "/a", rate: float64(api ^ docs)},
+		}
+		matches := matchesOf(t, float64(top), rules...)
+		req := &http.Request{Method: "GET", URL: u, Header: http.Header{}}
+		p := pathOf(req)
+		clean, raw := firstBy(rules, p.Clean), firstBy(rules, p.Raw)
+		want := clean
+		if matches[raw].Rate < matches[clean].Rate || matches[raw].Rate == matches[clean].Rate && raw < clean {
+			want = raw
+		}
+		got := Find(matches, req, p)
+		if matches[got].Rate > matches[clean].Rate || matches[got].Rate > matches[raw].Rate {
+			t.Errorf("%q falls under rule %d, which is more generous than %d or %d", target, got, clean, raw)
+		}
+		if got != want {
+			t.Errorf("%q falls under rule %d, want %d (clean %q: %d, raw %q: %d)", target, got, want, p.Clean, clean, p.Raw, raw)
+		}
+
+		e := &Exempt{}
+		if AddPath(e, "/docs/*") != nil || AddPath(e, "/login") != nil {
+			t.Fatal("refused")
+		}
+		if Exempted(e, req, p, netip.Addr{}) {
+			below := strings.HasPrefix(target, "/docs/") && !strings.ContainsAny(p.Raw, "%;")
+			if p.Clean != p.Raw || p.Raw != "/login" && !below {
+				t.Errorf("%q is exempt", target)
+			}
+		}
+	})
+}
+
+// benchmarkFind asks for the last of several rules, so that each is looked at.
+func benchmarkFind(b *testing.B, rules int, target string) {
+	var list []options
+	for i := 1; i < rules; i++ {
+		list = append(list, options{prefix: "/service" + strconv.Itoa(i), rate: 1})
+	}
+	list = append(list, options{path: "/login", methods: "POST", rate: 1})
+	matches := matchesOf(b, 10, list...)
+	req := request(b, "POST", target)
+	p := pathOf(req)
+	b.ReportAllocs()
+	b.ResetTimer()
+	found := 0
+	for i := 0; i < b.N; i++ {
+		found = Find(matches, req, p)
+	}
+	if found != rules-1 {
+		b.Fatalf("rule %d, want %d", found, rules-1)
+	}
+}
+
+func BenchmarkFind1(b *testing.B)       { benchmarkFind(b, 1, "/login") }
+func BenchmarkFind5(b *testing.B)       { benchmarkFind(b, 5, "/login") }
+func BenchmarkFind20(b *testing.B)      { benchmarkFind(b, 20, "/login") }
+func BenchmarkFindTricky5(b *testing.B) { benchmarkFind(b, 5, "/login/") }
+
+func BenchmarkPathOf(b *testing.B) {
+	req := request(b, "GET", "/api/v1/users/4711")
+	p := &Path{}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := 0; i < b.N; i++ {
+		PathOf(req, p)
+	}
+}
