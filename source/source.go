@@ -117,9 +117,10 @@ type Criterion struct {
 
 	// Trusted are the proxies that are believed. A peer that is none of them is the
 	// client, whatever X-Forwarded-For says. Else it is the first address from the
-	// right that lies in none of them, with empty entries passed over. Where all do,
-	// the client is one of their own network, and the leftmost address is its, as
-	// nginx (real_ip_recursive) has it. Not used when Depth or Excluded is set.
+	// right that lies in none of them, with empty entries passed over. Where all lie in one,
+	// the client is of their own network, and the leftmost address is its, as nginx
+	// (real_ip_recursive) and Express (trust proxy) have it. Not used when Depth or
+	// Excluded is set.
 	Trusted []netip.Prefix
 
 	// IPv4Subnet is the number of leading bits, 1 to 32, by which IPv4 addresses are
