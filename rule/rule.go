@@ -49,7 +49,8 @@ func SetPath(m *Match, path string) error {
 	if err := checkPath(path); err != nil {
 		return err
 	}
-	m.path, m.pathWritten = source.CleanPath(path), ""
+	m.path = source.CleanPath(path)
+	m.pathWritten = ""
 	written := sent(path)
 	if written != m.path {
 		m.pathWritten = written
