@@ -57,7 +57,7 @@ var trials = []trial{
 	{
 		name: "headers, quota", chain: []string{"cors", "quota"},
 		steps: usual(step{header: crossing, fields: with(told, "Access-Control-Allow-Origin", origin,
-			"Access-Control-Expose-Headers", "RateLimit,RateLimit-Policy,Retry-After", "Vary", "Origin")}),
+			"Access-Control-Expose-Headers", "RateLimit,RateLimit-Policy,Retry-After", "Vary", "~Origin")}),
 		hits: 5, counted: 5,
 	},
 	{
@@ -203,7 +203,7 @@ var trials = []trial{
 		name: "quota, compress", chain: []string{"quota", "compress"},
 		steps: []step{
 			{path: "big", header: gzipped, want: "200: 1", fields: map[string]string{"Content-Encoding": "gzip", "X-RateLimit-Remaining": "4"}},
-			{n: 19, path: "big", header: gzipped, want: "200: 4, 429: 15", fields: with(told, "Content-Encoding", none, "Vary", none)},
+			{n: 19, path: "big", header: gzipped, want: "200: 4, 429: 15", fields: with(told, "Content-Encoding", none)},
 		},
 		hits: 5, counted: 5,
 	},

@@ -109,7 +109,7 @@ type step struct {
 	each   string            // a field that has another value in each request
 
 	want   string            // how many answers have which status, such as "200: 5, 429: 15"
-	fields map[string]string // of the last answer: a value, some or none
+	fields map[string]string // of the last answer: a value, ~ and a part of it, some or none
 	body   string            // of the last answer, where given
 }
 
@@ -274,7 +274,9 @@ func (s *site) take(t *testing.T, trial string, st step) lab.Answers {
 	for field, want := range st.fields {
 		got := last.Header.Get(field)
 		right := got == want
-		if want == some {
+		if part, is := strings.CutPrefix(want, "~"); is {
+			right = strings.Contains(got, part)
+		} else if want == some {
 			right = got != ""
 		}
 		if !right {
