@@ -393,26 +393,3 @@ func FuzzParseAddr(f *testing.F) {
 		}
 	})
 }
-
-func FuzzIdentify(f *testing.F) {
-	f.Add("key", "example.com:80", "203.0.113.7, 10.0.0.1", "198.51.100.9:1")
-	f.Add("", "[::1", ",,", "@")
-	f.Add("\x00", ":", "[,]", "[")
-	excluded := prefixes(f, "10.0.0.0/8")
-	f.Fuzz(func(t *testing.T, key, host, list, remote string) {
-		req := request(remote, http.Header{"X-Api-Key": {key}, "X-Forwarded-For": {list}})
-		req.Host = host
-		for _, c := range []*Criterion{
-			{Header: "X-Api-Key", IPv6Subnet: 64}, {Host: true, IPv6Subnet: 64}, {IPv6Subnet: 1},
-			{Depth: 2, IPv6Subnet: 64}, {Excluded: excluded, IPv6Subnet: 128},
-		} {
-			first := Identify(c, req)
-			if len(first) < 1 || len(first) > MaxIdentity || len(Digest(first)) != sha256.Size {
-				t.Errorf("identity %q has %d bytes, want 1 to %d", first, len(first), MaxIdentity)
-			}
-			if Identify(c, req) != first {
-				t.Error("one request has two identities")
-			}
-		}
-	})
-}
