@@ -31,6 +31,13 @@ func checked(t *testing.T, config *Config) *setting {
 	return s
 }
 
+// last returns the policy for requests that no rule is for, and the settings of its one
+// limiter.
+func last(s *setting) (*policy, limiter.Settings) {
+	p := s.policies[len(s.policies)-1]
+	return p, *limiterSettings(&s.common, p, p.ordinary.limits[0])
+}
+
 func TestDefaults(t *testing.T) {
 	s := checked(t, least())
 	want := limiter.Settings{
@@ -48,23 +55,26 @@ func TestDefaults(t *testing.T) {
 			KeyPrefix:   "rate",
 		},
 	}
-	if !reflect.DeepEqual(s.limiter, want) {
-		t.Errorf("limiter settings %+v, store %+v", s.limiter, s.limiter.Store)
+	p, got := last(s)
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("limiter settings %+v, store %+v", got, got.Store)
 	}
-	if !reflect.DeepEqual(s.criterion, source.Criterion{IPv6Subnet: 64}) {
-		t.Errorf("criterion %+v", s.criterion)
+	byAddress := source.Criterion{IPv6Subnet: 64, OnMissing: source.MissingAddress}
+	source.Prepare(&byAddress)
+	if !reflect.DeepEqual(p.criterion, byAddress) {
+		t.Errorf("criterion %+v", p.criterion)
 	}
 }
 
 func TestModeLocalUsesNoStore(t *testing.T) {
 	config := least()
 	config.Mode = "local"
-	if s := checked(t, config); s.limiter.Store != nil {
-		t.Errorf("store %+v", s.limiter.Store)
+	if s := checked(t, config); s.common.Store != nil {
+		t.Errorf("store %+v", s.common.Store)
 	}
 	config.Valkey.Endpoints = nil
-	if s := checked(t, config); s.limiter.Store != nil {
-		t.Errorf("store %+v", s.limiter.Store)
+	if s := checked(t, config); s.common.Store != nil {
+		t.Errorf("store %+v", s.common.Store)
 	}
 }
 
@@ -78,13 +88,15 @@ func TestSourceCriteria(t *testing.T) {
 		{SourceCriterion{RequestHeaderName: "x-api-KEY"}, source.Criterion{Header: "X-Api-Key", IPv6Subnet: 64}, "by header X-Api-Key"},
 		{SourceCriterion{RequestHost: true}, source.Criterion{Host: true, IPv6Subnet: 64}, "by host"},
 		{SourceCriterion{RequestHost: "false"}, source.Criterion{IPv6Subnet: 64}, "by address, IPv6 by /64"},
-		{SourceCriterion{IPStrategy: depth}, source.Criterion{Depth: 2, IPv6Subnet: 56}, "by address at depth 2, IPv6 by /56"},
+		{SourceCriterion{IPStrategy: depth}, source.Criterion{Address: true, Depth: 2, IPv4Subnet: 32, IPv6Subnet: 56}, "by address at depth 2, IPv6 by /56"},
 	} {
 		config := least()
 		config.SourceCriterion = tt.config
 		s := checked(t, config)
-		if !reflect.DeepEqual(s.criterion, tt.want) {
-			t.Errorf("criterion %+v, want %+v", s.criterion, tt.want)
+		tt.want.OnMissing = source.MissingAddress
+		source.Prepare(&tt.want)
+		if p, _ := last(s); !reflect.DeepEqual(p.criterion, tt.want) {
+			t.Errorf("criterion %+v, want %+v", p.criterion, tt.want)
 		}
 		if !strings.Contains(s.summary, tt.told) {
 			t.Errorf("the summary lacks %q: %s", tt.told, s.summary)
@@ -144,7 +156,7 @@ func TestPasswordFile(t *testing.T) {
 		}
 		config := least()
 		config.Valkey.Username, config.Valkey.PasswordFile = "app", file
-		if got := checked(t, config).limiter.Store.Password; got != tt.want {
+		if got := checked(t, config).common.Store.Password; got != tt.want {
 			t.Errorf("a file with %q gives the password %q, want %q", tt.content, got, tt.want)
 		}
 	}
@@ -175,7 +187,7 @@ func TestTLSFromFiles(t *testing.T) {
 	config.Valkey.TLS = &TLSConfig{
 		CA: path("ca.pem", pki.PEM), Cert: path("cert.pem", pair.CertPEM), Key: path("key.pem", pair.KeyPEM), ServerName: "store.example",
 	}
-	fromFiles := checked(t, config).limiter.Store
+	fromFiles := checked(t, config).common.Store
 	if !fromFiles.TLS.RootCAs.Equal(pki.Pool) {
 		t.Error("another authority is trusted")
 	}
@@ -191,7 +203,7 @@ func TestTLSFromFiles(t *testing.T) {
 	inline := *config.Valkey.TLS
 	inline.CA, inline.Cert, inline.Key = pki.PEM, pair.CertPEM, pair.KeyPEM
 	config.Valkey.TLS = &inline
-	if got := checked(t, config).limiter.Store; got.TLSIdentity != fromFiles.TLSIdentity {
+	if got := checked(t, config).common.Store; got.TLSIdentity != fromFiles.TLSIdentity {
 		t.Error("the same certificates in place of their files are another setting")
 	}
 	identities := map[string]string{fromFiles.TLSIdentity: "files"}
@@ -206,7 +218,7 @@ func TestTLSFromFiles(t *testing.T) {
 		changed := inline
 		change(&changed)
 		config.Valkey.TLS = &changed
-		got := checked(t, config).limiter.Store.TLSIdentity
+		got := checked(t, config).common.Store.TLSIdentity
 		if same, known := identities[got]; known {
 			t.Errorf("%s and %s are one setting", name, same)
 		}

@@ -14,7 +14,8 @@ import (
 // options reads values as the user wrote them, one option after the other, and
 // keeps the first error. After an error what it returns is of no meaning.
 type options struct {
-	err error
+	err   error
+	names map[string]bool // of the counts in the scope
 }
 
 func (o *options) fail(err error) {
@@ -28,6 +29,13 @@ func (o *options) refuse(option, value, want string) {
 		value = value[:100] + "..."
 	}
 	o.fail(fmt.Errorf("option %s: %q: %s", option, value, want))
+}
+
+// wrap refuses an option for the reason that err gives, if it is one.
+func (o *options) wrap(option string, err error) {
+	if err != nil {
+		o.fail(fmt.Errorf("option %s: %w", option, err))
+	}
 }
 
 // or returns what the user wrote, or the default.
@@ -46,16 +54,84 @@ func (o *options) unknown(path string, unknown map[string]interface{}) {
 	}
 	var names []string
 	for name := range unknown {
-		names = append(names, path+name)
+		names = append(names, name)
 	}
 	sort.Strings(names)
 	hint := "see the list of options, and mind on which level each stands"
-	for name := range unknown {
-		if strings.Contains(name, ".") {
+	for i := len(names) - 1; i >= 0; i-- {
+		if near := nearest(path, names[i]); near != "" {
+			hint = near
+		}
+		if strings.Contains(names[i], ".") {
 			hint = "a dot in the list of options means an option inside another, and is written so in labels alone"
 		}
 	}
-	o.fail(fmt.Errorf("unknown option %s: %s", strings.Join(names, ", "), hint))
+	o.fail(fmt.Errorf("unknown option %s: %s", path+strings.Join(names, ", "+path), hint))
+}
+
+// noUnknown refuses options that nothing is named after, before any is missed that
+// may stand on the wrong level.
+func (o *options) noUnknown(config *Config) {
+	o.unknown("", config.Unknown)
+	o.unknownLimits("", config.Limits)
+	o.unknown("fallback.", config.Fallback.Unknown)
+	o.unknownSource("sourceCriterion.", &config.SourceCriterion)
+	o.unknown("exempt.", config.Exempt.Unknown)
+	for i := range config.Rules {
+		r := &config.Rules[i]
+		path := "rules[" + strconv.Itoa(i) + "]."
+		o.unknown(path, r.Unknown)
+		o.unknown(path+"header.", r.Header.Unknown)
+		o.unknownLimits(path, r.Limits)
+		if r.SourceCriterion != nil {
+			o.unknownSource(path+"sourceCriterion.", r.SourceCriterion)
+		}
+		if r.Exempt != nil {
+			o.unknown(path+"exempt.", r.Exempt.Unknown)
+		}
+		if r.Plans != nil {
+			o.unknownPlans(path+"plans.", r.Plans)
+		}
+		o.unknownOverrides(path, r.Overrides)
+	}
+	o.unknownPlans("plans.", &config.Plans)
+	o.unknownOverrides("", config.Overrides)
+	o.unknown("gatewayLimit.", config.GatewayLimit.Unknown)
+	o.unknown("response.", config.Response.Unknown)
+	o.unknown("valkey.", config.Valkey.Unknown)
+	if config.Valkey.TLS != nil {
+		o.unknown("valkey.tls.", config.Valkey.TLS.Unknown)
+	}
+}
+
+func (o *options) unknownLimits(path string, limits []LimitConfig) {
+	for i := range limits {
+		o.unknown(path+"limits["+strconv.Itoa(i)+"].", limits[i].Unknown)
+	}
+}
+
+func (o *options) unknownSource(path string, config *SourceCriterion) {
+	o.unknown(path, config.Unknown)
+	if config.IPStrategy != nil {
+		o.unknown(path+"ipStrategy.", config.IPStrategy.Unknown)
+	}
+}
+
+func (o *options) unknownPlans(path string, config *PlansConfig) {
+	o.unknown(path, config.Unknown)
+	for _, name := range sorted(config.Values) {
+		at := path + "values." + name + "."
+		o.unknown(at, config.Values[name].Unknown)
+		o.unknownLimits(at, config.Values[name].Limits)
+	}
+}
+
+func (o *options) unknownOverrides(path string, overrides []OverrideConfig) {
+	for i := range overrides {
+		at := path + "overrides[" + strconv.Itoa(i) + "]."
+		o.unknown(at, overrides[i].Unknown)
+		o.unknownLimits(at, overrides[i].Limits)
+	}
 }
 
 // number returns the digits of a number as it was written. It refuses what is no
@@ -150,6 +226,38 @@ func (o *options) text(option string, value interface{}) string {
 		o.fail(fmt.Errorf("option %s is no text but a %T: put it in quotes", option, value))
 	}
 	return text
+}
+
+// given reads a text that is not empty, and "" where nothing is written.
+func (o *options) given(option string, value interface{}) string {
+	text := o.text(option, value)
+	if value != nil && strings.Trim(text, " \t") == "" {
+		o.refuse(option, text, "a name is wanted; leave the option out if there is none")
+	}
+	return text
+}
+
+// token reads a text as given does, out of the characters of a token of HTTP.
+func (o *options) token(option string, value interface{}, want string) string {
+	text := o.given(option, value)
+	if value != nil && !tokenPattern.MatchString(text) {
+		o.refuse(option, text, want)
+	}
+	return text
+}
+
+// list reads a list of texts, without the blanks around each. A provider may hand one
+// over that was cut at commas.
+func (o *options) list(option string, texts []string) []string {
+	var list []string
+	for i, text := range texts {
+		text = strings.TrimSpace(text)
+		if text == "" {
+			o.refuse(option+"["+strconv.Itoa(i)+"]", texts[i], "an entry of the list is empty")
+		}
+		list = append(list, text)
+	}
+	return list
 }
 
 // choice reads one of several words.

@@ -17,7 +17,8 @@ import (
 	"github.com/gatequota/gatequota/window"
 )
 
-// middleware limits the requests on their way to next.
+// middleware limits the requests on their way to next, all in the same way: see ruled for
+// what else there is.
 type middleware struct {
 	next      http.Handler
 	criterion *source.Criterion
@@ -40,14 +41,68 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 		return nil, fmt.Errorf("gatequota: middleware %s: %w", name, err)
 	}
 	logSettings(name, s.summary)
+	now := time.Now()
+	for _, p := range s.policies {
+		equip(ctx, p, &s.common, now)
+	}
+	p := s.policies[0]
+	if !simple(s) {
+		return newRuled(next, s, name, now), nil
+	}
 	return &middleware{
 		next:      next,
-		criterion: &s.criterion,
-		limiter:   limiter.New(ctx, &s.limiter, time.Now()),
-		local:     s.limiter.Store == nil,
-		fields:    s.fields,
-		silent:    reply.Silent(s.fields),
+		criterion: &p.criterion,
+		limiter:   p.ordinary.one,
+		local:     s.common.Store == nil,
+		fields:    p.ordinary.fields,
+		silent:    reply.Silent(p.ordinary.fields),
 	}, nil
+}
+
+// simple reports whether a middleware needs no more than one limit for all requests that
+// cost 1 each.
+func simple(s *setting) bool {
+	p := s.policies[0]
+	nobodyLeftOut := p.criterion.OnMissing == source.MissingAddress || p.criterion.OnMissing == source.MissingShared
+	return len(s.policies) == 1 && s.guard == nil && p.exempt == nil && p.plans == nil && len(p.values) == 0 && len(p.hashes) == 0 &&
+		!p.dryRun && p.ordinary.one != nil && nobodyLeftOut
+}
+
+// equip makes the limiters of a policy.
+func equip(ctx context.Context, p *policy, common *limiter.Settings, now time.Time) {
+	tiers := []*tier{p.ordinary}
+	for _, t := range p.values {
+		tiers = append(tiers, t)
+	}
+	for _, t := range p.hashes {
+		tiers = append(tiers, t)
+	}
+	if p.plans != nil {
+		for _, t := range p.plans.values {
+			tiers = append(tiers, t)
+		}
+	}
+	for _, t := range tiers {
+		var all []*limiter.Settings
+		for _, l := range t.limits {
+			all = append(all, limiterSettings(common, p, l))
+		}
+		if len(all) == 1 && p.cost == 1 {
+			t.one = limiter.New(ctx, all[0], now)
+		} else {
+			t.several = limiter.NewSeveral(ctx, all, p.cost, now)
+		}
+	}
+}
+
+// limiterSettings returns what the limiter of one limit of a policy is made of.
+func limiterSettings(common *limiter.Settings, p *policy, l limit) *limiter.Settings {
+	s := *common
+	s.Name = l.name
+	s.Limit = l.limit
+	s.Window = l.window
+	s.OnStoreFailure = p.onStoreFailure
+	return &s
 }
 
 // ServeHTTP counts the request and hands it to the next handler, with the response

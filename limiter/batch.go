@@ -30,7 +30,10 @@ type batch struct {
 	start  time.Time // when its time began to run, by the clock of this machine
 	origin int64     // the store's origin by which the requests found their windows
 	slots  []*slot   // guarded by the ledger's mutex until the batch is taken from the queue
+	groups []*group  // likewise
 	done   chan struct{}
+	// groupOf finds a group by its limits and client.
+	groupOf map[string]*group
 
 	// What came of it, set before done is closed.
 	asked   bool    // it was written: the store may have counted its requests
@@ -103,7 +106,11 @@ func slotIn(b *batch, t *table, f *window.FixedCount, at, unix int64) *slot {
 
 // setKey encodes the key of a count. Who calls it holds the ledger's mutex.
 func setKey(t *table, f *window.FixedCount) {
-	digest := hex.EncodeToString([]byte(source.Digest(window.FixedClient(f))))
+	digest := source.Digest(window.FixedClient(f))
+	if t.secret != "" {
+		digest = source.KeyedDigest(t.secret, window.FixedClient(f))
+	}
+	digest = hex.EncodeToString([]byte(digest))
 	f.Key = resp.Bulk(t.head + ":{" + digest + "}:" + strconv.FormatInt(f.End/t.length-1, 10))
 }
 
@@ -134,9 +141,14 @@ func ask(b *batch) {
 	}
 	calls := detach(b)
 	if b.err == nil {
-		askFor(b, calls, deadline)
+		if len(calls) > 0 {
+			askFor(b, calls, deadline)
+		}
 		if b.over > 0 && !b.broken {
 			askOver(b, deadline)
+		}
+		if len(b.groups) > 0 && !b.broken {
+			askGroups(b, deadline)
 		}
 	}
 }
@@ -166,7 +178,7 @@ func askOver(b *batch, deadline time.Time) {
 	s := b.store
 	if s.conn == nil {
 		b.broken = true
-		b.err = fmt.Errorf("%w: after an answer", resp.ErrLost)
+		b.err = lostAfter()
 		return
 	}
 	s.ledger.mu.Lock()
@@ -186,6 +198,11 @@ func askOver(b *batch, deadline time.Time) {
 	if b.over > 0 {
 		clockIsWrong(s)
 	}
+}
+
+// lostAfter says that the server closed the connection behind an answer.
+func lostAfter() error {
+	return fmt.Errorf("%w: after an answer", resp.ErrLost)
 }
 
 // moveSlot moves the requests of a slot to the window of a time in unix seconds. Who
@@ -436,12 +453,22 @@ func clean(b *batch, r interface{}) {
 	if b.asked && !b.noted {
 		note(b, nil, 0, nil)
 	}
+	b.store.ledger.mu.Lock()
+	for _, g := range b.groups {
+		loseGroup(g)
+	}
+	b.store.ledger.mu.Unlock()
 }
 
 // some reports whether a slot has an answer.
 func some(b *batch) bool {
 	for _, sl := range b.asking {
 		if sl.answer > 0 {
+			return true
+		}
+	}
+	for _, g := range b.groups {
+		if g.answered {
 			return true
 		}
 	}

@@ -254,10 +254,15 @@ func tablesOf(s *store) []*table {
 // announce makes this gateway known to the others, for each scope that it serves, and
 // learns how many they are.
 func announce(s *store) {
+	learnt := map[string]int64{}
 	for _, t := range tablesOf(s) {
+		if learnt[t.scope] > 0 {
+			learnGateways(t, learnt[t.scope], time.Now())
+			continue
+		}
 		now := storeTime(s, time.Now()) / second
 		count, refusal, err := callAside(s, announceScript, 3,
-			resp.Bulk(t.head+":gateways")+resp.Bulk(gatewayID)+encodeInt(int64(announcedFor)/second)+encodeInt(now))
+			resp.Bulk(t.scope+":gateways")+resp.Bulk(gatewayID)+encodeInt(int64(announcedFor)/second)+encodeInt(now))
 		if err != nil {
 			return
 		}
@@ -268,6 +273,7 @@ func announce(s *store) {
 		if count < 1 || count > maxGateways {
 			return // whatever that is, it is no number of gateways
 		}
+		learnt[t.scope] = count
 		learnGateways(t, count, time.Now())
 	}
 }

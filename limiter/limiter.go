@@ -7,7 +7,9 @@ package limiter
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"strconv"
 	"time"
 
@@ -33,6 +35,7 @@ const second = int64(time.Second)
 // trusts them.
 type Settings struct {
 	Scope      string // whose count it is: middlewares of one scope share it
+	Name       string // of the count, where a scope has several; "" is one too
 	Limit      int64  // requests in a window, 1 to window.MaxCount
 	Window     int64  // length of a window in seconds, at least 1
 	MaxClients int    // bound on clients held in memory for the scope, at least 1
@@ -54,7 +57,7 @@ type Settings struct {
 }
 
 // StoreSettings name a store and the manner of its use. Middlewares whose
-// settings are equal but for KeyPrefix use the same connection.
+// settings are equal but for KeyPrefix and KeySecret use the same connection.
 type StoreSettings struct {
 	Endpoint    string // as the operator wrote it, for the log
 	Network     string // "tcp" or "unix"
@@ -67,6 +70,7 @@ type StoreSettings struct {
 	Timeout     time.Duration // longest wait of a request, for its turn and its answer together
 	DialTimeout time.Duration // longest time to open a connection
 	KeyPrefix   string        // what all keys begin with
+	KeySecret   string        // keys hold digests made with it; "": plain ones
 }
 
 // Limiter holds clients to one limit. It has no state of its own, so that
@@ -94,14 +98,21 @@ func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 		fallbackGateways: s.FallbackGateways,
 	}
 	if s.Store == nil {
-		l.ledger = openLedger("local " + s.Scope + " " + strconv.FormatInt(s.Window, 10))
-		l.table = openTable(l.ledger, "local", s.Scope, s.Window, s.MaxClients, now)
+		l.ledger = openLedger("local " + s.Scope)
+		l.table = openTable(l.ledger, "local", s.Scope, s.Name, s.Window, s.MaxClients, now)
 		l.counts = l.table.counts
 		return l
 	}
 	name := s.Store.Network + " " + s.Store.Address + " " + strconv.Itoa(s.Store.DB)
 	l.ledger = openLedger(name)
-	l.table = openTable(l.ledger, name, s.Store.KeyPrefix+":"+s.Scope, s.Window, s.MaxClients, now)
+	if s.Store.KeySecret != "" {
+		digest := sha256.Sum256([]byte(s.Store.KeySecret))
+		name += " " + hex.EncodeToString(digest[:])
+	}
+	l.table = openTable(l.ledger, name, s.Store.KeyPrefix+":"+s.Scope, s.Name, s.Window, s.MaxClients, now)
+	l.ledger.mu.Lock()
+	l.table.secret = s.Store.KeySecret // it is a part of the table's identity
+	l.ledger.mu.Unlock()
 	l.counts = l.table.counts
 	l.store = openStore(s.Store, l.ledger)
 	serve(ctx, l.store, l.table)
@@ -294,11 +305,7 @@ func takeAlone(l *Limiter, client string, at time.Duration, asked bool, d *windo
 	d.Way = l.onStoreFailure
 	if d.Way != Local {
 		l.ledger.mu.Unlock()
-		if d.Way == Open {
-			d.Allowed = true
-		} else {
-			d.RetryAfter = untilProbe(l.store)
-		}
+		refuseOrPass(l, d)
 		return
 	}
 	t := l.table
@@ -310,4 +317,13 @@ func takeAlone(l *Limiter, client string, at time.Duration, asked bool, d *windo
 	}
 	window.FixedAlone(window.FixedFind(l.counts, client, unix), unix, l.limit, l.fallbackLimit, gateways, asked, d)
 	l.ledger.mu.Unlock()
+}
+
+// refuseOrPass decides a request that is not counted, by its way: Open or Closed.
+func refuseOrPass(l *Limiter, d *window.Decision) {
+	if d.Way == Open {
+		d.Allowed = true
+	} else {
+		d.RetryAfter = untilProbe(l.store)
+	}
 }

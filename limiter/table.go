@@ -17,11 +17,13 @@ type ledger struct {
 	turns int64 // batches made, guarded by mu
 }
 
-// A table holds the counts of one scope in this gateway's memory, for one ledger
-// and for windows of one length. Windows of different lengths, or by the clocks of
+// A table holds the counts of one name in one scope in this gateway's memory, for one
+// ledger and for windows of one length. Windows of different lengths, or by the clocks of
 // different stores, have numbers that do not compare.
 type table struct {
-	head   string // of the store's keys: "rate:apikey"
+	scope  string // of the store's keys: "rate:apikey"
+	head   string // the same with the name of the count, if it has one: "rate:apikey:login"
+	secret string // for digests of clients in keys; "": none
 	length int64  // of a window, in seconds
 	ledger *ledger
 
@@ -56,11 +58,11 @@ func openLedger(name string) *ledger {
 	return l
 }
 
-// openTable returns the table of a scope in a ledger. It is made at first use and then
+// openTable returns the table of a name, or none, in a scope in a ledger. It is made at first use and then
 // kept, since handlers of an earlier configuration may still count in it; but tables in
 // which nothing was counted for two windows are emptied. Where several middlewares
 // of one scope differ in maxClients, the one that was loaded last is obeyed.
-func openTable(l *ledger, name, head string, length int64, maxClients int, now time.Time) *table {
+func openTable(l *ledger, where, scope, name string, length int64, maxClients int, now time.Time) *table {
 	tablesMu.Lock()
 	defer tablesMu.Unlock()
 	for _, t := range tables {
@@ -73,11 +75,15 @@ func openTable(l *ledger, name, head string, length int64, maxClients int, now t
 		}
 		t.ledger.mu.Unlock()
 	}
-	name += " " + head + " " + strconv.FormatInt(length, 10)
-	t := tables[name]
+	head := scope
+	if name != "" {
+		head += ":" + name
+	}
+	identity := where + " " + head + " " + strconv.FormatInt(length, 10)
+	t := tables[identity]
 	if t == nil {
-		t = &table{head: head, length: length, ledger: l, counts: window.NewFixedCounts(length, maxClients), idle: now}
-		tables[name] = t
+		t = &table{scope: scope, head: head, length: length, ledger: l, counts: window.NewFixedCounts(length, maxClients), idle: now}
+		tables[identity] = t
 	}
 	l.mu.Lock()
 	t.origin = now.UnixNano() - int64(now.Sub(Began))

@@ -82,7 +82,7 @@ func sendLines(c *Conn, deadline time.Time, calls, lines, refusals []string, ind
 // refusal, anything else is an error.
 func readText(line []byte, readErr error) (answer, refusal string, err error) {
 	if readErr != nil {
-		return "", "", unread(readErr)
+		return "", "", readFailed(readErr)
 	}
 	kind, text, err := parseLine(line)
 	if err != nil {

@@ -238,7 +238,7 @@ func evalBodies(c *Conn, deadline time.Time, s *Script, args int, calls []string
 // refusal, anything else is an error.
 func readCount(line []byte, readErr error) (n int64, refusal string, err error) {
 	if readErr != nil {
-		return 0, "", unread(readErr)
+		return 0, "", readFailed(readErr)
 	}
 	kind, text, err := parseLine(line)
 	if err != nil {
@@ -257,8 +257,8 @@ func readCount(line []byte, readErr error) (n int64, refusal string, err error) 
 	return 0, "", fmt.Errorf("%w: a script answered with type %q", ErrProtocol, kind)
 }
 
-// unread says why a line could not be read.
-func unread(err error) error {
+// readFailed says why a line could not be read.
+func readFailed(err error) error {
 	if errors.Is(err, bufio.ErrBufferFull) {
 		return fmt.Errorf("%w: a line is longer than %d bytes", ErrProtocol, maxLine)
 	}

@@ -183,7 +183,8 @@ func outerHeadersStay(t *T) {
 		})
 		for i := 0; i < 2; i++ {
 			got := t.ask(outer, "key")
-			if got.header.Get("Access-Control-Allow-Origin") != "https://example.com" || len(got.header.Values("Vary")) != 2 {
+			vary := strings.Join(got.header.Values("Vary"), ", ")
+			if got.header.Get("Access-Control-Allow-Origin") != "https://example.com" || !strings.HasPrefix(vary, "Origin, Accept-Encoding") {
 				t.Errorf("%d in mode %s lost fields: %v", got.status, mode, got.header)
 			}
 		}

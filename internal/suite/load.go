@@ -180,11 +180,9 @@ func unknownOptions(t *T) {
 
 func contradictions(t *T) {
 	const ip = "sourceCriterion.ipStrategy"
-	t.refused(t.shared(ip, map[string]any{"depth": "1"}), "sourceCriterion", "only one")
-	t.refused(t.shared(ip, map[string]any{}), "sourceCriterion", "only one")
-	t.refused(t.shared("sourceCriterion.requestHost", "true"), "sourceCriterion", "only one")
-	t.refused(t.shared("sourceCriterion", map[string]any{"requestHost": true, "ipStrategy": map[string]any{"depth": "1"}}), "sourceCriterion", "only one")
 	t.refused(t.shared("sourceCriterion", map[string]any{"ipStrategy": map[string]any{"depth": "1", "excludedIPs": "10.0.0.0/8"}}), ip+".depth", "excludedIPs")
+	t.refused(t.shared("sourceCriterion", map[string]any{"ipStrategy": map[string]any{"depth": "1", "trustedIPs": "10.0.0.0/8"}}), ip+".depth", "trustedIPs")
+	t.refused(t.shared("sourceCriterion", map[string]any{"ipStrategy": map[string]any{"excludedIPs": "10.0.0.0/8", "trustedIPs": "10.0.0.0/8"}}), ip, "trustedIPs")
 	t.refused(t.shared("valkey.username", "app"), "valkey.username", `"app"`, "valkey.password")
 	file := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(file, []byte("p\n"), 0o600); err != nil {

@@ -1,0 +1,60 @@
+package gatequota
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/gatequota/gatequota/reply"
+)
+
+// dryRunEvery is the least time between two summaries of the dry run of one middleware.
+const dryRunEvery = time.Minute
+
+// A dryRun is what came of the requests of a middleware that were not refused, whatever
+// was decided.
+type dryRun struct {
+	requests, refused int64
+	since             time.Time // when it was last summarized
+}
+
+var (
+	dryRunsMu sync.Mutex
+	dryRuns   = map[string]*dryRun{} // by middleware; they outlive a reload
+)
+
+// noteDryRun tells the client, and now and then the log, what would have become of a
+// request.
+func (m *ruled) noteDryRun(w http.ResponseWriter, t *tier, refused bool) {
+	reply.WriteDryRun(t.fields, w.Header(), refused)
+	text := countDryRun(m.name, refused, time.Now())
+	if text != "" {
+		fmt.Fprintln(os.Stderr, text)
+	}
+}
+
+// countDryRun counts a request, and returns the summary if one is due: with the first that
+// would have been refused, and then once a minute as long as there are more of them.
+func countDryRun(name string, refused bool, now time.Time) string {
+	dryRunsMu.Lock()
+	defer dryRunsMu.Unlock()
+	r := dryRuns[name]
+	if r == nil {
+		r = &dryRun{}
+		dryRuns[name] = r
+	}
+	r.requests++
+	if refused {
+		r.refused++
+	}
+	if r.refused == 0 || now.Sub(r.since) < dryRunEvery {
+		return ""
+	}
+	text := fmt.Sprintf("gatequota: middleware %s: dry run: %d of %d requests would have been refused", name, r.refused, r.requests)
+	r.requests = 0
+	r.refused = 0
+	r.since = now
+	return text
+}

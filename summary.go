@@ -1,0 +1,134 @@
+package gatequota
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gatequota/gatequota/limiter"
+	"github.com/gatequota/gatequota/source"
+)
+
+// summarize says for the log what is in force.
+func summarize(s *setting, headers string) string {
+	rest := s.policies[len(s.policies)-1]
+	text := describePolicy(rest, nil) + ", scope " + s.scope + ", headers " + headers + ", maxClients " + strconv.Itoa(s.common.MaxClients)
+	if s.guard != nil {
+		text += fmt.Sprintf(", all clients on this gateway %d in %s", s.guard.limit, time.Duration(s.guard.window)*time.Second)
+	}
+	for _, p := range s.policies[:len(s.policies)-1] {
+		text += ", rule " + p.name + " (" + describePolicy(p, rest) + ")"
+	}
+	store := s.common.Store
+	if store == nil {
+		return text + ", mode local"
+	}
+	text += fmt.Sprintf(", mode shared, store %s db %d user %q tls %t timeout %s dialTimeout %s keyPrefix %s keySecret %t, onStoreFailure %s",
+		store.Endpoint, store.DB, store.Username, store.TLS != nil, store.Timeout, store.DialTimeout, store.KeyPrefix, store.KeySecret != "", rest.onStoreFailure)
+	if rest.onStoreFailure == limiter.Local {
+		text += describeFallback(&s.common)
+	}
+	return text
+}
+
+// describePolicy says what a policy does, and of a rule only what it does otherwise than
+// the rest.
+func describePolicy(p, rest *policy) string {
+	var parts []string
+	for _, l := range p.ordinary.limits {
+		name := ""
+		if l.own != "" {
+			name = l.own + " "
+		}
+		parts = append(parts, fmt.Sprintf("limit %s%d in %s", name, l.limit, time.Duration(l.window)*time.Second))
+	}
+	if p.cost > 1 {
+		parts = append(parts, "cost "+strconv.FormatInt(p.cost, 10))
+	}
+	if rest == nil || p.options.SourceCriterion != nil {
+		parts = append(parts, "by "+describe(&p.criterion))
+	}
+	if p.exempt != nil && p.options.Exempt != nil {
+		parts = append(parts, "with exemptions")
+	}
+	if p.plans != nil {
+		parts = append(parts, strconv.Itoa(len(p.plans.values))+" plans")
+	}
+	if n := len(p.values) + len(p.hashes); n > 0 {
+		parts = append(parts, strconv.Itoa(n)+" overrides")
+	}
+	if p.dryRun {
+		parts = append(parts, "dry run")
+	}
+	if rest != nil && p.options.OnStoreFailure != nil {
+		parts = append(parts, "onStoreFailure "+p.onStoreFailure)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// describe says by what clients are told apart.
+func describe(c *source.Criterion) string {
+	var parts []string
+	if c.Header != "" {
+		parts = append(parts, "header "+c.Header)
+	}
+	for _, name := range c.Headers {
+		parts = append(parts, "header "+name)
+	}
+	if c.Host {
+		parts = append(parts, "host")
+	}
+	if c.Cookie != "" {
+		parts = append(parts, "cookie "+c.Cookie)
+	}
+	if c.Query != "" {
+		parts = append(parts, "query parameter "+strconv.Quote(c.Query))
+	}
+	if c.Segment > 0 {
+		parts = append(parts, "path segment "+strconv.Itoa(c.Segment))
+	}
+	if c.Claim != "" {
+		parts = append(parts, "claim "+strconv.Quote(c.Claim))
+	}
+	if c.TLSSubject {
+		parts = append(parts, "certificate")
+	}
+	if c.Address || len(parts) == 0 {
+		parts = append(parts, describeAddress(c))
+	}
+	text := strings.Join(parts, " and ")
+	if c.OnMissing != source.MissingAddress {
+		text += " or else " + c.OnMissing
+	}
+	return text
+}
+
+// describeAddress says which address counts.
+func describeAddress(c *source.Criterion) string {
+	text := "address"
+	if c.Depth > 0 {
+		text += " at depth " + strconv.Itoa(c.Depth)
+	}
+	if len(c.Excluded) > 0 {
+		text += fmt.Sprintf(" behind %v", c.Excluded)
+	}
+	if len(c.Trusted) > 0 {
+		text += fmt.Sprintf(" behind trusted %v", c.Trusted)
+	}
+	if c.IPv4Subnet < 32 && c.IPv4Subnet > 0 {
+		text += ", IPv4 by /" + strconv.Itoa(c.IPv4Subnet)
+	}
+	return text + ", IPv6 by /" + strconv.Itoa(c.IPv6Subnet)
+}
+
+// describeFallback says for the log what a gateway lets pass alone.
+func describeFallback(s *limiter.Settings) string {
+	switch {
+	case s.FallbackLimit > 0:
+		return " up to " + strconv.FormatInt(s.FallbackLimit, 10)
+	case s.FallbackGateways > 0:
+		return " shared by " + strconv.FormatInt(s.FallbackGateways, 10) + " gateways"
+	}
+	return " shared by the gateways announced"
+}
