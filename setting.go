@@ -257,7 +257,8 @@ func (o *options) policy(path string, r *RuleConfig, top *policy, scope string, 
 	case !apart:
 		p.plans = o.plans("plans.", top.options.Plans, p, scope)
 	}
-	p.values, p.hashes = nil, nil
+	p.values = nil
+	p.hashes = nil
 	switch {
 	case len(r.Overrides) > 0:
 		o.overrides(path, r.Overrides, p, scope)
@@ -494,7 +495,8 @@ func (o *options) overrides(path string, configs []OverrideConfig, p *policy, sc
 				o.refuse(at+"hash", hash, "the 64 hexadecimal digits are wanted that stand in braces in the client's keys")
 			}
 			digest, _ := hex.DecodeString(hash)
-			clients, client = p.hashes, string(digest)
+			clients = p.hashes
+			client = string(digest)
 		}
 		if clients[client] != nil {
 			o.fail(fmt.Errorf("option %svalue: another override is for the same client", at))

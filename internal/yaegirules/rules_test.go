@@ -57,6 +57,8 @@ var snippets = []struct {
 		type F func(int) (string, error)
 		func f(g func(int)) (int, error) { return 0, nil }`, ""},
 
+	{"assignment of nil among others", `func f(a, b map[string]int) { a, b = nil, b }`, "assign"},
+	{"assignment of nil alone", `func f(a map[string]int) { a = nil }`, ""},
 	{"assignment of a constant and a call", `func f(a, b string) { a, b = "a", g() }
 		func g() string { return "" }`, "assign"},
 	{"assignment of a call within an expression", `import "strings"

@@ -11,7 +11,7 @@
 //     receiver needs none.)
 //   - assign: of several values that are assigned at once some are lost if one of
 //     them comes out of a call or a conversion. (Several results of one call are fine, and so are
-//     definitions.)
+//     definitions.) With nil among them it panics.
 //   - defer: a deferred call deadlocks when it runs a function literal that the same
 //     function made, be it the callee, an argument, or used by a deferred literal.
 //     (A deferred literal that uses none is fine.)
@@ -396,6 +396,10 @@ func (c *checker) assign(statement *ast.AssignStmt) {
 	}
 	calls := false
 	for _, value := range statement.Rhs {
+		if c.info.Types[value].IsNil() {
+			c.report(statement.Pos(), "assign", "an assignment of several values, one of them nil")
+			return
+		}
 		ast.Inspect(value, func(node ast.Node) bool {
 			switch node.(type) {
 			case *ast.FuncLit:
