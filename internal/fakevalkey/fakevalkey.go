@@ -600,16 +600,19 @@ func (c *session) auth(command []string) string {
 	return OK
 }
 
-// script carries out a script with one key. The caller holds the lock.
+// script carries out a script: one with a meaning of its own, or one with one key. The
+// caller holds the lock.
 func (s *Server) script(sha string, command []string) string {
 	if s.refusal != "" {
 		return Error(s.refusal)
 	}
-	if len(command) < 4 || command[2] != "1" {
-		s.config.Report("fakevalkey: a script without its one key: %q", command)
+	h := s.meanings[sha]
+	keys, err := strconv.Atoi(command[2])
+	if err != nil || keys < 1 || len(command) < 3+keys || h == nil && keys != 1 {
+		s.config.Report("fakevalkey: a script without its keys: %q", command)
 		return Error("ERR Number of keys can't be greater than number of args")
 	}
-	if h := s.meanings[sha]; h != nil {
+	if h != nil {
 		return h(s, command[3:])
 	}
 	return Count(s, command[3:])

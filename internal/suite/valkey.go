@@ -65,6 +65,7 @@ func (t *T) valkeyWith(config fakevalkey.Config) *valkey {
 		inUse.Store(ours)
 	}
 	v.Register(window.FixedScript, func(_ *fakevalkey.Server, args []string) string { return v.fixed(args) })
+	v.Register(window.FixedSeveralScript, func(_ *fakevalkey.Server, args []string) string { return v.several(args) })
 	v.Register(limiter.AnnounceScript, func(_ *fakevalkey.Server, args []string) string { return v.announce(args) })
 	v.Handle("TIME", func(*fakevalkey.Server, []string) string {
 		now := v.now()
@@ -82,7 +83,7 @@ func claim(address string) bool {
 	return !used
 }
 
-var clientKey = regexp.MustCompile(`^[A-Za-z0-9@._:-]+:[A-Za-z0-9@._-]+:\{[0-9a-f]{64}\}:([0-9]+)$`)
+var clientKey = regexp.MustCompile(`^[A-Za-z0-9@._:-]+:[A-Za-z0-9@._-]+(:[A-Za-z0-9@._-]+){0,2}:\{([0-9a-f]{64})\}:([0-9]+)$`)
 
 // fixed is the meaning of the script of the fixed window. It fails the test if the
 // call is not what the contract of keys and arguments says.
@@ -97,14 +98,7 @@ func (v *valkey) fixed(args []string) string {
 		return fakevalkey.Error("ERR wrong arguments")
 	}
 	key := args[0]
-	if match := clientKey.FindStringSubmatch(key); match != nil {
-		id, err := strconv.ParseInt(match[1], 10, 64)
-		if err != nil || end%(id+1) != 0 || left > end/(id+1) {
-			v.t.Errorf("key %s is called with %d s left and the end at %d, which is not that window's", key, left, end)
-		}
-	} else if !strings.Contains(key, ":probe:") {
-		v.t.Errorf("key %q is not prefix:scope:{sha256}:window", key)
-	}
+	v.checkKey(key, left, end)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.forbidden != "" && strings.HasPrefix(key, v.forbidden) {
@@ -133,6 +127,87 @@ func (v *valkey) fixed(args []string) string {
 	}
 	v.counts[key] = c
 	return fakevalkey.Int(c.n)
+}
+
+// checkKey fails the test if a key is not that of a client in the window that ends then.
+// It returns the client's digest.
+func (v *valkey) checkKey(key string, left, end int64) string {
+	match := clientKey.FindStringSubmatch(key)
+	if match == nil {
+		if !strings.Contains(key, ":probe:") {
+			v.t.Errorf("key %q is not prefix:scope:{sha256}:window", key)
+		}
+		return ""
+	}
+	id, err := strconv.ParseInt(match[3], 10, 64)
+	if err != nil || end%(id+1) != 0 || left > end/(id+1) {
+		v.t.Errorf("key %s is called with %d s left and the end at %d, which is not that window's", key, left, end)
+	}
+	return match[2]
+}
+
+// several is the meaning of the script of several fixed windows. It fails the test if the
+// call is not what the contract of keys and arguments says.
+func (v *valkey) several(args []string) string {
+	keys := (len(args) - 2) / 6
+	if keys < 1 || len(args) != 6*keys+2 {
+		v.t.Errorf("the script is called with %q: for each key five arguments are wanted, and before them two", args)
+		return fakevalkey.Error("ERR wrong arguments")
+	}
+	numbers := make([]int64, len(args))
+	for i, arg := range args[keys:] {
+		n, err := strconv.ParseInt(arg, 10, 64)
+		if err != nil || n < 0 {
+			v.t.Errorf("the script is called with %q, where a number is wanted", arg)
+		}
+		numbers[keys+i] = n
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now().Add(v.ahead)
+	admitted, cost := numbers[keys], numbers[keys+1]
+	counts := make([]count, keys)
+	before := make([]string, keys)
+	over, client := false, ""
+	for i, key := range args[:keys] {
+		a := numbers[keys+2+5*i:]
+		limit, settled, known, left, end := a[0], a[1], a[2], a[3], a[4]
+		if digest := v.checkKey(key, left, end); i > 0 && digest != client {
+			v.t.Errorf("keys %q are not of one client", args[:keys])
+		} else {
+			client = digest
+		}
+		if v.forbidden != "" && strings.HasPrefix(key, v.forbidden) {
+			return fakevalkey.Error("NOPERM No permissions to access a key")
+		}
+		c := v.counts[key]
+		if !c.expires.IsZero() && !c.expires.After(now) {
+			c = count{}
+		}
+		if c.expires.IsZero() {
+			c.expires = time.Unix(end, 0)
+			over = over || end <= now.Unix()
+		}
+		if c.n < known {
+			c.n = known
+		}
+		c.n += settled
+		counts[i] = c
+		before[i] = strconv.FormatInt(c.n, 10)
+		if end <= now.Unix() {
+			before[i] = strconv.Itoa(window.FixedOver)
+		}
+		for admitted > 0 && c.n+admitted*cost > limit {
+			admitted--
+		}
+	}
+	if !over {
+		for i, key := range args[:keys] {
+			counts[i].n += admitted * cost
+			v.counts[key] = counts[i]
+		}
+	}
+	return "+" + strings.Join(before, " ") + "\r\n"
 }
 
 // announce is the meaning of the script by which gateways make themselves known.
