@@ -28,12 +28,21 @@ const (
 // and not changed after that.
 type Fields struct {
 	ietf, legacy bool
-	all          bool   // these both, and the decision
-	name         string // the policy, quoted
-	policy       string // RateLimit-Policy, as one member of a list
-	remaining    string // RateLimit up to the number that remains
-	limit        string
+	all          bool     // these both and the decision, and nothing else
+	names        []string // of the policies, quoted
+	policy       string   // RateLimit-Policy, as members of a list
+	remaining    string   // RateLimit up to the number that remains, of the first policy
+	limit        string   // of the first policy
+	remainings   []string // the same of each policy
+	limits       []string
 	decision     string // canonical name of the decision header, or ""
+	dryRun       bool
+	expose       bool
+	counted      []string // names to expose where there is a count
+	uncounted    []string // and where there is none
+	quick        bool     // a refusal may take the short way
+	refusal      *answer
+	status       int // of it
 }
 
 // Policy is one limit in force.
@@ -62,23 +71,46 @@ type Settings struct {
 	Body, ContentType string
 }
 
-// New prepares the answers of a middleware under policies, one at least.
+// New prepares the answers of a middleware under policies, one at least, no two of the
+// same name.
 func New(policies []Policy, s *Settings) *Fields {
-	first := policies[0]
-	name, quota := `"`+first.Name+`"`, strconv.FormatInt(first.Limit, 10)
-	return &Fields{
-		ietf:      s.Style == Both || s.Style == IETF,
-		legacy:    s.Style == Both || s.Style == Legacy,
-		all:       s.Style == Both && s.DecisionHeader != "",
-		name:      name,
-		policy:    name + ";q=" + quota + ";w=" + strconv.FormatInt(first.Window, 10),
-		remaining: name + ";r=",
-		limit:     quota,
-		decision:  textproto.CanonicalMIMEHeaderKey(s.DecisionHeader),
+	f := &Fields{
+		ietf:     s.Style == Both || s.Style == IETF,
+		legacy:   s.Style == Both || s.Style == Legacy,
+		all:      s.Style == Both && s.DecisionHeader != "" && !s.Expose,
+		decision: textproto.CanonicalMIMEHeaderKey(s.DecisionHeader),
+		dryRun:   s.DryRun,
+		expose:   s.Expose,
+		quick:    s.Body == "" && !s.Expose,
 	}
+	var members []string
+	for _, p := range policies {
+		name, quota := `"`+p.Name+`"`, strconv.FormatInt(p.Limit, 10)
+		f.names = append(f.names, name)
+		f.remainings = append(f.remainings, name+";r=")
+		f.limits = append(f.limits, quota)
+		members = append(members, name+";q="+quota+";w="+strconv.FormatInt(p.Window, 10))
+	}
+	f.policy = strings.Join(members, ", ")
+	f.remaining, f.limit = f.remainings[0], f.limits[0]
+	if f.ietf {
+		f.counted = append(f.counted, "RateLimit-Policy", "RateLimit")
+		f.uncounted = append(f.uncounted, "RateLimit-Policy")
+	}
+	if f.legacy {
+		f.counted = append(f.counted, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+	}
+	if f.decision != "" {
+		f.counted = append(f.counted, s.DecisionHeader)
+		f.uncounted = append(f.uncounted, s.DecisionHeader)
+	}
+	f.refusal = newRefusal(f.names, s)
+	f.status = f.refusal.status
+	return f
 }
 
-// Silent reports whether these fields are none at all, so that Write has nothing to do.
+// Silent reports whether these fields are none at all, so that Write, WriteSeveral and
+// WriteUncounted have nothing to do.
 func Silent(f *Fields) bool {
 	return !f.ietf && !f.legacy && f.decision == ""
 }
@@ -98,7 +130,8 @@ func init() {
 // Write tells the client where it stands, in the header of an answer that was not
 // sent yet: whether it was allowed, how many requests remain (less than zero is
 // zero), that it can make no more than these within the next reset seconds, and by
-// which way that was decided, shared or local.
+// which way that was decided, shared or local. There is one policy; for several, see
+// WriteSeveral.
 //
 // RateLimit-Policy and RateLimit follow draft-ietf-httpapi-ratelimit-headers-11:
 // lists of items whose value is the name of a policy, a string, with the quota q
@@ -122,7 +155,7 @@ func init() {
 // it: no other answer is touched by that.
 func Write(f *Fields, h http.Header, allowed bool, remaining, reset int64, way string) {
 	if len(h) > 0 || remaining < 0 || !f.all {
-		writeBeside(f, h, allowed, remaining, reset, way)
+		writeBeside(f, h, f.limit, "", allowed, remaining, reset, way)
 		return
 	}
 	left, seconds := "", ""
@@ -145,19 +178,24 @@ func Write(f *Fields, h http.Header, allowed bool, remaining, reset int64, way s
 }
 
 // writeBeside is Write where the header is not empty or not all fields are sent.
-// An interpreter pays for all that stands in a function, reached or not.
-func writeBeside(f *Fields, h http.Header, allowed bool, remaining, reset int64, way string) {
+// An interpreter pays for all that stands in a function, reached or not. The limit is
+// that of the policy which the older fields tell of; state holds the members of
+// RateLimit, or is empty where they follow from the rest.
+func writeBeside(f *Fields, h http.Header, limit, state string, allowed bool, remaining, reset int64, way string) {
 	if remaining < 0 {
 		remaining = 0
 	}
 	left, seconds := strconv.FormatInt(remaining, 10), strconv.FormatInt(reset, 10)
-	policy, state, legacy := f.policy, f.remaining+left+";t="+seconds, f.legacy
+	if state == "" {
+		state = f.remaining + left + ";t=" + seconds
+	}
+	policy, legacy := f.policy, f.legacy
 	if len(h) > 0 {
 		if h["Ratelimit-Policy"] != nil {
-			policy = list(h["Ratelimit-Policy"], f.name, policy)
+			policy = list(h["Ratelimit-Policy"], f.names, policy)
 		}
 		if h["Ratelimit"] != nil {
-			state = list(h["Ratelimit"], f.name, state)
+			state = list(h["Ratelimit"], f.names, state)
 		}
 		if allowed && h["X-Ratelimit-Remaining"] != nil && tighter(h, remaining, reset) {
 			legacy = false
@@ -168,32 +206,64 @@ func writeBeside(f *Fields, h http.Header, allowed bool, remaining, reset int64,
 		h["Ratelimit"] = []string{state}
 	}
 	if legacy {
-		h["X-Ratelimit-Limit"] = []string{f.limit}
+		h["X-Ratelimit-Limit"] = []string{limit}
 		h["X-Ratelimit-Remaining"] = []string{left}
 		h["X-Ratelimit-Reset"] = []string{seconds}
 	}
 	if f.decision != "" {
 		h[f.decision] = []string{way}
 	}
+	if f.expose {
+		expose(h, f.counted)
+	}
 }
 
 // WriteSeveral is Write for several policies, with one entry for each of them, in the
-// order in which New had them: what remains, when it resets, and which refused.
+// order in which New had them: what remains, when it resets, and which refused. The
+// lists name all of them. The older fields tell of the one that binds: on a refusal,
+// of those that refused the one that resets last, since nothing is allowed before;
+// else the one with the least remaining, at equality the one that resets later.
 func WriteSeveral(f *Fields, h http.Header, allowed bool, remaining, resets []int64, refused []bool, way string) {
-	Write(f, h, allowed, remaining[0], resets[0], way)
+	state, binding := "", 0
+	for i, start := range f.remainings {
+		left := remaining[i]
+		if left < 0 {
+			left = 0
+		}
+		if i > 0 {
+			state += ", "
+			if binds(allowed, refused[i], refused[binding], left, remaining[binding], resets[i], resets[binding]) {
+				binding = i
+			}
+		}
+		state += start + strconv.FormatInt(left, 10) + ";t=" + strconv.FormatInt(resets[i], 10)
+	}
+	writeBeside(f, h, f.limits[binding], state, allowed, remaining[binding], resets[binding], way)
 }
 
-// WriteDryRun tells what would have become of a request that is let pass in any case.
-func WriteDryRun(f *Fields, h http.Header, refused bool) {
+// binds reports whether one policy binds the client more than another.
+func binds(allowed, refused, otherRefused bool, left, otherLeft, reset, otherReset int64) bool {
+	if otherLeft < 0 {
+		otherLeft = 0
+	}
+	if !allowed {
+		if refused != otherRefused {
+			return refused
+		}
+		if refused && reset != otherReset {
+			return reset > otherReset
+		}
+	}
+	return left < otherLeft || left == otherLeft && reset > otherReset
 }
 
-// WriteUncounted tells the client the policy, and the way of a decision that was
-// made without a count: open or closed. Nothing is said about what remains, since
-// nothing is known.
+// WriteUncounted tells the client the policies, and the way of a decision that was
+// made without a count: open, closed or gateway. Nothing is said about what remains,
+// since nothing is known.
 func WriteUncounted(f *Fields, h http.Header, way string) {
 	if f.ietf {
-		h["Ratelimit-Policy"] = []string{list(h["Ratelimit-Policy"], f.name, f.policy)}
-		others := list(h["Ratelimit"], f.name, "")
+		h["Ratelimit-Policy"] = []string{list(h["Ratelimit-Policy"], f.names, f.policy)}
+		others := list(h["Ratelimit"], f.names, "")
 		if others == "" {
 			delete(h, "Ratelimit")
 		} else {
@@ -203,6 +273,59 @@ func WriteUncounted(f *Fields, h http.Header, way string) {
 	if f.decision != "" {
 		h[f.decision] = []string{way}
 	}
+	if f.expose {
+		expose(h, f.uncounted)
+	}
+}
+
+// WriteDryRun tells what would have become of a request that is let pass in any case,
+// if the settings say that such a middleware tells. Where several tell, one refusal
+// is enough.
+func WriteDryRun(f *Fields, h http.Header, refused bool) {
+	if !f.dryRun {
+		return
+	}
+	if refused {
+		h["X-Ratelimit-Dry-Run"] = []string{"refused"}
+	} else if told := h["X-Ratelimit-Dry-Run"]; len(told) != 1 || told[0] != "refused" {
+		h["X-Ratelimit-Dry-Run"] = []string{"allowed"}
+	}
+	if f.expose {
+		expose(h, dryRunName)
+	}
+}
+
+// Names to expose, each list of them where its fields are sent.
+var (
+	dryRunName = []string{"X-RateLimit-Dry-Run"}
+	retryName  = []string{"Retry-After"}
+	grpcNames  = []string{"Grpc-Status", "Grpc-Message"}
+)
+
+// expose lets the scripts of a browser read the fields called names, beside those that
+// they may read already.
+func expose(h http.Header, names []string) {
+	lines := h["Access-Control-Expose-Headers"]
+	if lines == nil {
+		if len(names) > 0 {
+			h["Access-Control-Expose-Headers"] = []string{strings.Join(names, ", ")}
+		}
+		return
+	}
+	line := strings.Join(lines, ", ")
+	known := strings.Split(line, ",")
+	for _, name := range names {
+		found := false
+		for _, other := range known {
+			found = found || strings.EqualFold(strings.TrimSpace(other), name)
+		}
+		if !found && strings.TrimSpace(line) == "" {
+			line = name
+		} else if !found {
+			line += ", " + name
+		}
+	}
+	h["Access-Control-Expose-Headers"] = []string{line}
 }
 
 // The grammar of RFC 9651 as far as it is needed here: a list whose items are
@@ -222,13 +345,13 @@ var (
 	members = regexp.MustCompile(`^ *` + sfMember + `(?:[ \t]*,[ \t]*` + sfMember + `)* *$`)
 )
 
-// list returns the one line that lists the members of lines, without those called
-// name, and after them own, unless that is empty.
-func list(lines []string, name, own string) string {
+// list returns the one line that lists the members of lines, without those that have
+// one of names, each in quotes, and after them own, unless that is empty.
+func list(lines, names []string, own string) string {
 	if len(lines) == 0 {
 		return own
 	}
-	if len(lines) == 1 && own != "" && !strings.Contains(lines[0], name) && members.MatchString(lines[0]) {
+	if len(lines) == 1 && own != "" && !mentions(lines[0], names) && members.MatchString(lines[0]) {
 		return lines[0] + ", " + own // the usual case: nothing to take out
 	}
 	var kept []string
@@ -237,7 +360,7 @@ func list(lines []string, name, own string) string {
 			continue
 		}
 		for _, item := range member.FindAllString(line, -1) {
-			if !strings.HasPrefix(item, name) {
+			if !begins(item, names) {
 				kept = append(kept, item)
 			}
 		}
@@ -246,6 +369,27 @@ func list(lines []string, name, own string) string {
 		kept = append(kept, own)
 	}
 	return strings.Join(kept, ", ")
+}
+
+// mentions reports whether one of names stands anywhere in line.
+func mentions(line string, names []string) bool {
+	for _, name := range names {
+		if strings.Contains(line, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// begins reports whether item begins with one of names. The quote at the end of a name
+// keeps it apart from a longer one.
+func begins(item string, names []string) bool {
+	for _, name := range names {
+		if strings.HasPrefix(item, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // tighter reports whether h already tells of a limit, in whole and readable older

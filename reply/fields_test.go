@@ -312,14 +312,14 @@ func FuzzList(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line string) {
 		const own = `"own";r=1;t=2`
-		once := list([]string{line}, `"own"`, own)
+		once := list([]string{line}, []string{`"own"`}, own)
 		if once != own && !strings.HasSuffix(once, ", "+own) {
 			t.Fatalf("%q: own member is not the last of %q", line, once)
 		}
 		if !members.MatchString(once) {
 			t.Errorf("%q: %q is no list", line, once)
 		}
-		again := list([]string{once}, `"own"`, own)
+		again := list([]string{once}, []string{`"own"`}, own)
 		if got, want := member.FindAllString(again, -1), member.FindAllString(once, -1); !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: members %q become %q", line, want, got)
 		}
