@@ -24,7 +24,7 @@ func ClientAddr(c *Criterion, req *http.Request) (addr netip.Addr, certain bool)
 	if c.Depth == 0 && len(c.Excluded) == 0 && !within(c.Trusted, peer) {
 		return peer, peer.IsValid()
 	}
-	client := forwarded(c, strings.Join(req.Header["X-Forwarded-For"], ","))
+	client := forwarded(c, req)
 	if client.IsValid() {
 		return client, true
 	}
@@ -34,16 +34,10 @@ func ClientAddr(c *Criterion, req *http.Request) (addr netip.Addr, certain bool)
 // address returns the client's address in its one canonical form, as the network that
 // it lies in where c tells no single addresses apart, or "" when the request has none.
 func address(c *Criterion, req *http.Request) string {
-	if c.Depth == 0 && len(c.Excluded) == 0 && len(c.Trusted) == 0 && (c.IPv4Subnet == 0 || c.IPv4Subnet == 32) {
-		return peerAddress(c, req.RemoteAddr)
+	if !c.direct {
+		return otherAddress(c, req)
 	}
-	addr, _ := ClientAddr(c, req)
-	return canonical(c, addr)
-}
-
-// peerAddress returns what address does, where the peer is the client and IPv4
-// addresses are told apart one by one.
-func peerAddress(c *Criterion, peer string) string {
+	peer := req.RemoteAddr
 	colon := strings.IndexByte(peer, ':')
 	if colon > 0 && peer[0] != '[' {
 		_, err := netip.ParseAddr(peer[:colon])
@@ -52,6 +46,20 @@ func peerAddress(c *Criterion, peer string) string {
 		}
 	}
 	return canonical(c, peerAddr(peer))
+}
+
+// otherAddress returns what address does, wherever the client's address stands.
+func otherAddress(c *Criterion, req *http.Request) string {
+	if c.Depth > 0 || len(c.Excluded) > 0 {
+		// Who the peer is matters only if the header does not tell.
+		client := forwarded(c, req)
+		if client.IsValid() {
+			return canonical(c, client)
+		}
+		return canonical(c, peerAddr(req.RemoteAddr))
+	}
+	client, _ := ClientAddr(c, req)
+	return canonical(c, client)
 }
 
 // peerAddr reads the other end of a connection. The zero Addr means that it has no
@@ -91,23 +99,30 @@ func within(networks []netip.Prefix, addr netip.Addr) bool {
 	return false
 }
 
-// forwarded finds the client in list, all lines of X-Forwarded-For joined, as c.Depth,
-// c.Excluded or c.Trusted says. The zero Addr means that the header does not tell.
-func forwarded(c *Criterion, list string) netip.Addr {
-	if c.Depth > 0 {
-		for i := 1; i < c.Depth; i++ {
-			comma := strings.LastIndexByte(list, ',')
-			if comma < 0 {
-				return netip.Addr{}
-			}
-			list = list[:comma]
-		}
-		return parseAddr(list[strings.LastIndexByte(list, ',')+1:])
+// forwarded finds the client in X-Forwarded-For, as c.Depth, c.Excluded or c.Trusted
+// says. The zero Addr means that the header does not tell.
+func forwarded(c *Criterion, req *http.Request) netip.Addr {
+	list := strings.Join(req.Header["X-Forwarded-For"], ",")
+	if c.Depth == 0 {
+		return behind(c, list)
 	}
-	passed := c.Excluded
-	trusting := len(passed) == 0
+	for i := 1; i < c.Depth; i++ {
+		comma := strings.LastIndexByte(list, ',')
+		if comma < 0 {
+			return netip.Addr{}
+		}
+		list = list[:comma]
+	}
+	return parseAddr(list[strings.LastIndexByte(list, ',')+1:])
+}
+
+// behind returns the first address of list, from the right, that is none of the proxies
+// of c, and where all are trusted ones, the last.
+func behind(c *Criterion, list string) netip.Addr {
+	proxies := c.Excluded
+	trusting := len(proxies) == 0
 	if trusting {
-		passed = c.Trusted
+		proxies = c.Trusted
 	}
 	farthest := netip.Addr{}
 	for hop := 0; hop < maxHops; hop++ {
@@ -117,7 +132,7 @@ func forwarded(c *Criterion, list string) netip.Addr {
 		}
 		comma := strings.LastIndexByte(list, ',')
 		addr := parseAddr(list[comma+1:])
-		if !addr.IsValid() || !within(passed, addr) {
+		if !addr.IsValid() || !within(proxies, addr) {
 			return addr
 		}
 		if trusting {

@@ -217,7 +217,7 @@ func TestNoTwoRequestsCollide(t *testing.T) {
 					req := request(peer, http.Header{"X-A": {first}, "X-B": {second}})
 					req.URL = &url.URL{RawQuery: "key=" + url.QueryEscape(third)}
 					said := fmt.Sprintf("%q %q %q", usable(first), usable(second), usable(third))
-					identity := identified(c, req)
+					identity := Digest(Identify(c, req))
 					if other, ok := seen[identity]; ok && other != said {
 						t.Fatalf("%s: %s and %s have one identity", onMissing, other, said)
 					}
@@ -259,25 +259,28 @@ func TestKindsAndNamesAreToldApart(t *testing.T) {
 }
 
 func TestPrepare(t *testing.T) {
+	networks := prefixes(t, "10.0.0.0/8")
 	tests := []struct{ c, want Criterion }{
-		{Criterion{}, Criterion{plain: true}},
-		{Criterion{Header: "X-A"}, Criterion{Header: "X-A", plain: true}},
-		{Criterion{Headers: []string{"X-A"}}, Criterion{Header: "X-A", plain: true}},
-		{Criterion{Headers: []string{"X-A", "X-A"}}, Criterion{Header: "X-A", plain: true}},
-		{Criterion{Header: "X-A", Headers: []string{"X-A"}}, Criterion{Header: "X-A", plain: true}},
-		{Criterion{Headers: []string{"X-B", "X-A", "X-B"}}, Criterion{Headers: []string{"X-A", "X-B"}}},
-		{Criterion{Header: "X-B", Headers: []string{"X-A"}}, Criterion{Headers: []string{"X-A", "X-B"}}},
-		{Criterion{Header: "X-A", Host: true}, Criterion{Headers: []string{"X-A"}, Host: true}},
-		{Criterion{Header: "X-A", Address: true}, Criterion{Headers: []string{"X-A"}, Address: true}},
-		{Criterion{Header: "X-A", Claim: "sub"}, Criterion{Headers: []string{"X-A"}, Claim: "sub"}},
-		{Criterion{Host: true}, Criterion{Host: true, plain: true}},
-		{Criterion{Address: true}, Criterion{Address: true, plain: true}},
-		{Criterion{Host: true, Address: true}, Criterion{Host: true, Address: true}},
-		{Criterion{OnMissing: MissingAddress}, Criterion{OnMissing: MissingAddress, plain: true}},
-		{Criterion{Header: "X-A", OnMissing: MissingSkip}, Criterion{Header: "X-A", OnMissing: MissingSkip}},
-		{Criterion{Depth: 1}, Criterion{Depth: 1}},
-		{Criterion{IPv4Subnet: 32}, Criterion{IPv4Subnet: 32, plain: true}},
-		{Criterion{IPv4Subnet: 24}, Criterion{IPv4Subnet: 24}},
+		{Criterion{}, Criterion{plain: true, direct: true}},
+		{Criterion{Header: "X-A"}, Criterion{Header: "X-A", plain: true, direct: true}},
+		{Criterion{Headers: []string{"X-A"}}, Criterion{Header: "X-A", plain: true, direct: true}},
+		{Criterion{Headers: []string{"X-A", "X-A"}}, Criterion{Header: "X-A", plain: true, direct: true}},
+		{Criterion{Header: "X-A", Headers: []string{"X-A"}}, Criterion{Header: "X-A", plain: true, direct: true}},
+		{Criterion{Headers: []string{"X-B", "X-A", "X-B"}}, Criterion{Headers: []string{"X-A", "X-B"}, direct: true}},
+		{Criterion{Header: "X-B", Headers: []string{"X-A"}}, Criterion{Headers: []string{"X-A", "X-B"}, direct: true}},
+		{Criterion{Header: "X-A", Host: true}, Criterion{Headers: []string{"X-A"}, Host: true, direct: true}},
+		{Criterion{Header: "X-A", Address: true}, Criterion{Headers: []string{"X-A"}, Address: true, direct: true}},
+		{Criterion{Header: "X-A", Claim: "sub"}, Criterion{Headers: []string{"X-A"}, Claim: "sub", direct: true}},
+		{Criterion{Host: true}, Criterion{Host: true, plain: true, direct: true}},
+		{Criterion{Address: true}, Criterion{Address: true, plain: true, direct: true}},
+		{Criterion{Host: true, Address: true}, Criterion{Host: true, Address: true, direct: true}},
+		{Criterion{OnMissing: MissingAddress}, Criterion{OnMissing: MissingAddress, plain: true, direct: true}},
+		{Criterion{Header: "X-A", OnMissing: MissingSkip}, Criterion{Header: "X-A", OnMissing: MissingSkip, direct: true}},
+		{Criterion{Depth: 1}, Criterion{Depth: 1, plain: true}},
+		{Criterion{Excluded: networks}, Criterion{Excluded: networks, plain: true}},
+		{Criterion{Trusted: networks}, Criterion{Trusted: networks, plain: true}},
+		{Criterion{IPv4Subnet: 32}, Criterion{IPv4Subnet: 32, plain: true, direct: true}},
+		{Criterion{IPv4Subnet: 24}, Criterion{IPv4Subnet: 24, plain: true}},
 	}
 	for _, test := range tests {
 		c := test.c

@@ -116,11 +116,11 @@ type Criterion struct {
 	Excluded []netip.Prefix
 
 	// Trusted are the proxies that are believed. A peer that is none of them is the
-	// client, whatever X-Forwarded-For says. Else it is the first address from the
-	// right that lies in none of them, with empty entries passed over. Where all lie in one,
-	// the client is of their own network, and the leftmost address is its, as nginx
-	// (real_ip_recursive) and Express (trust proxy) have it. Not used when Depth or
-	// Excluded is set.
+	// client, whatever X-Forwarded-For says. Else the client is the first address from
+	// the right that lies in none of them; empty entries are passed over. Where there
+	// is none such, the client is in their network itself, and the leftmost address
+	// is its own, as in nginx (real_ip_recursive) and Express (trust proxy). Not used
+	// when Depth or Excluded is set.
 	Trusted []netip.Prefix
 
 	// IPv4Subnet is the number of leading bits, 1 to 32, by which IPv4 addresses are
@@ -131,9 +131,10 @@ type Criterion struct {
 	// are told apart: whoever owns one address usually owns 64 bits of them.
 	IPv6Subnet int
 
-	// plain is set by Prepare where Header, Host or the peer's address counts alone,
-	// and the address if they are missing. Without it the same comes out, later.
-	plain bool
+	// Set by Prepare; without them the same comes out, later. With plain, Header, Host
+	// or the address counts alone, and the address if they are missing. With direct, the
+	// address is the peer's, and IPv4 addresses are told apart one by one.
+	plain, direct bool
 }
 
 // MaxIdentity is the length of the longest identity in bytes: no client decides how
@@ -141,7 +142,7 @@ type Criterion struct {
 const MaxIdentity = 64
 
 // Prepare brings c into the form in which Identify is fast and does not depend on the
-// order in which headers were named. Preparing twice changes nothing.
+// order in which headers were named. It is called again after each change of c.
 func Prepare(c *Criterion) {
 	names := append([]string{}, c.Headers...)
 	if c.Header != "" {
@@ -161,8 +162,8 @@ func Prepare(c *Criterion) {
 		c.Headers = nil
 	}
 	c.plain = few && len(c.Headers) == 0 && !(c.Host && c.Address) &&
-		(c.OnMissing == "" || c.OnMissing == MissingAddress) &&
-		c.Depth == 0 && len(c.Excluded) == 0 && len(c.Trusted) == 0 && (c.IPv4Subnet == 0 || c.IPv4Subnet == 32)
+		(c.OnMissing == "" || c.OnMissing == MissingAddress)
+	c.direct = c.Depth == 0 && len(c.Excluded) == 0 && len(c.Trusted) == 0 && (c.IPv4Subnet == 0 || c.IPv4Subnet == 32)
 }
 
 // Identify returns the identity of whoever sent req: 1 to MaxIdentity bytes, or "" if
@@ -201,7 +202,7 @@ func identifyOther(c *Criterion, req *http.Request, lines []string) string {
 	}
 	if text == "" {
 		kind = "\x00address:"
-		text = peerAddress(c, req.RemoteAddr)
+		text = address(c, req)
 	}
 	return bounded(kind + strconv.Itoa(len(text)) + ":" + text)
 }

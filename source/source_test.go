@@ -19,9 +19,16 @@ func hashed(text string) string {
 	return string(sum[:])
 }
 
-// identified is the digest of the identity of whoever sent req.
+// identified is the digest of the identity of whoever sent req, which is the same
+// whether c is prepared or not.
 func identified(c *Criterion, req *http.Request) string {
-	return Digest(Identify(c, req))
+	identity := Identify(c, req)
+	prepared := *c
+	Prepare(&prepared)
+	if again := Identify(&prepared, req); again != identity {
+		return "prepared: " + again
+	}
+	return Digest(identity)
 }
 
 func byAddress(text string) string {
