@@ -21,9 +21,9 @@ type Exempt struct {
 	// may do: OPTIONS with one Origin and one Access-Control-Request-Method.
 	Preflight bool
 
-	paths    map[string]bool
-	prefixes []string // with a slash at the end
-	methods  map[string]bool
+	methods  map[string]bool // nil: none
+	paths    map[string]bool // nil: neither paths nor prefixes
+	prefixes []string        // with a slash at the end
 }
 
 // ambiguous are characters by which a path can lead out of where it seems to be, though
@@ -32,7 +32,7 @@ const ambiguous = "%;"
 
 // Empty says that e exempts nothing.
 func Empty(e *Exempt) bool {
-	return len(e.Networks) == 0 && !e.Preflight && len(e.paths) == 0 && len(e.prefixes) == 0 && len(e.methods) == 0
+	return len(e.Networks) == 0 && !e.Preflight && e.paths == nil && len(e.methods) == 0
 }
 
 // AddNetwork exempts an address, or a range of them in CIDR notation. The error quotes
@@ -72,14 +72,14 @@ func AddPath(e *Exempt, path string) error {
 	if plain != path {
 		return refusal(path, "a path is exempt only as it is written most simply; write "+plain)
 	}
-	if below {
-		e.prefixes = append(e.prefixes, strings.TrimSuffix(path, "*"))
-		return nil
-	}
 	if e.paths == nil {
 		e.paths = map[string]bool{}
 	}
-	e.paths[path] = true
+	if below {
+		e.prefixes = append(e.prefixes, strings.TrimSuffix(path, "*"))
+	} else {
+		e.paths[path] = true
+	}
 	return nil
 }
 
@@ -104,31 +104,40 @@ func AddMethods(e *Exempt, methods []string) error {
 // to have, in the form in which package source counts it; the zero Addr is none that
 // can be relied on, and lies in no network.
 func Exempted(e *Exempt, req *http.Request, p *Path, addr netip.Addr) bool {
-	if e.methods[req.Method] {
+	if e.methods != nil && e.methods[req.Method] {
 		return true
 	}
-	if p.Raw == p.Clean {
-		if e.paths[p.Raw] {
+	if e.paths != nil && p.Raw == p.Clean && pathExempted(e, p.Raw) {
+		return true
+	}
+	if e.Networks != nil && addressExempted(e, addr) {
+		return true
+	}
+	return e.Preflight && req.Method == http.MethodOptions && isPreflight(req)
+}
+
+// pathExempted says whether a path is exempt that is clean and was sent so.
+func pathExempted(e *Exempt, path string) bool {
+	for _, prefix := range e.prefixes {
+		n := len(prefix)
+		if len(path) >= n && path[:n] == prefix && !strings.ContainsAny(path, ambiguous) {
 			return true
 		}
-		for _, prefix := range e.prefixes {
-			if strings.HasPrefix(p.Raw, prefix) {
-				if !strings.ContainsAny(p.Raw, ambiguous) {
-					return true
-				}
-				break
-			}
-		}
 	}
-	if len(e.Networks) > 0 && addr.IsValid() {
-		for _, network := range e.Networks {
-			if network.Contains(addr) {
-				return true
-			}
+	return e.paths[path]
+}
+
+func addressExempted(e *Exempt, addr netip.Addr) bool {
+	for _, network := range e.Networks {
+		if network.Contains(addr) {
+			return true
 		}
-	}
-	if e.Preflight && req.Method == http.MethodOptions {
-		return source.HeaderValue(req, "Origin") != "" && source.HeaderValue(req, "Access-Control-Request-Method") != ""
 	}
 	return false
+}
+
+// isPreflight says whether an OPTIONS request has what a browser sends with it before
+// the request of a script.
+func isPreflight(req *http.Request) bool {
+	return source.HeaderValue(req, "Origin") != "" && source.HeaderValue(req, "Access-Control-Request-Method") != ""
 }

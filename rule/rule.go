@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/textproto"
+	"path"
 	"regexp"
 	"strings"
 
@@ -32,50 +33,59 @@ type Match struct {
 	// client make. +Inf is a rule that refuses nothing. It must not be NaN.
 	Rate float64
 
-	path, prefix  string // as source.CleanPath has it, the prefix with a slash at its end
-	pathWritten   string // how it is sent by who writes it as the operator did; empty: like path
-	prefixWritten string // the same for prefix
-	regex         *regexp.Regexp
-	methods       map[string]bool // in upper case
-	host          string          // as source.HostName has it
-	header        string          // in its canonical form
-	value         string          // empty: any
-	more          bool            // there is a condition besides path and prefix
+	open    string          // the path or the prefix as source.CleanPath has it, and a slash; empty: any path
+	exact   bool            // open is all of the path
+	written string          // open as it is sent by who writes it as the operator did; empty: the same
+	methods map[string]bool // in upper case; nil: any method
+
+	more   bool // there is any of these conditions
+	regex  *regexp.Regexp
+	host   string // as source.HostName has it
+	header string // in its canonical form
+	value  string // empty: any
 }
 
 // SetPath sets the condition that the path is this one, cleaned as the path of a
-// request is. The error says what a path is.
+// request is. The error says what a path is, or that there is a prefix already.
 func SetPath(m *Match, path string) error {
 	if err := checkPath(path); err != nil {
 		return err
 	}
-	m.path = source.CleanPath(path)
-	m.pathWritten = ""
-	written := sent(path)
-	if written != m.path {
-		m.pathWritten = written
+	if m.open != "" && !m.exact {
+		return refusal(path, "a prefix of the path is set too; only one of them can be")
 	}
+	m.open = source.CleanPath(path) + "/"
+	m.exact = true
+	setWritten(m, sent(path)+"/")
 	return nil
 }
 
 // SetPathPrefix sets the condition that the path begins with the segments of prefix,
 // cleaned as the path of a request is: "/api" is for /api and /api/x, not for /apix.
-// "/" is for all paths, and thus no condition. The error says what a path is.
+// "/" is for all paths, and thus no condition. The error says what a path is, or that
+// there is a whole path already.
 func SetPathPrefix(m *Match, prefix string) error {
 	if err := checkPath(prefix); err != nil {
 		return err
 	}
-	m.prefix, m.prefixWritten = "", ""
-	clean := source.CleanPath(prefix)
-	if clean == "/" {
-		return nil
+	if m.exact {
+		return refusal(prefix, "a whole path is set too; only one of them can be")
 	}
-	m.prefix = clean + "/"
-	written := strings.TrimRight(sent(prefix), "/") + "/"
-	if written != m.prefix {
-		m.prefixWritten = written
+	m.open, m.written = "", ""
+	clean := source.CleanPath(prefix)
+	if clean != "/" {
+		m.open = clean + "/"
+		setWritten(m, strings.TrimRight(sent(prefix), "/")+"/")
 	}
 	return nil
+}
+
+// setWritten sets m.written.
+func setWritten(m *Match, written string) {
+	m.written = ""
+	if written != m.open {
+		m.written = written
+	}
 }
 
 // SetPathRegex sets the condition that a regular expression of Go matches somewhere
@@ -100,7 +110,7 @@ func SetMethods(m *Match, methods []string) error {
 	if err != nil || len(set) == 0 {
 		return err
 	}
-	m.methods, m.more = set, true
+	m.methods = set
 	return nil
 }
 
@@ -151,80 +161,84 @@ type Path struct {
 
 // PathOf fills in the forms of the path of req.
 func PathOf(req *http.Request, p *Path) {
+	u := req.URL
+	raw := u.EscapedPath()
+	if raw == u.Path && raw != "" && raw[0] == '/' {
+		p.Raw = raw
+		p.Clean = path.Clean(raw) // without escapes, this is source.CleanPath
+		return
+	}
+	pathOfOther(req, p)
+}
+
+// pathOfOther does what PathOf does, for a path with escapes or none at all.
+func pathOfOther(req *http.Request, p *Path) {
 	p.Raw = source.EscapedPath(req)
 	p.Clean = source.CleanPath(p.Raw)
 }
 
 // Find returns the index of the rule that req falls under: of the first match by the
 // clean path or by the raw path, whichever is less generous, the earlier one if they
-// are equally so. The last entry is for all requests, whatever its conditions. Without
-// an entry Find returns -1.
+// are equally so. The last entry must be for all requests. Without an entry Find
+// returns -1.
 func Find(matches []*Match, req *http.Request, p *Path) int {
-	path := p.Clean
-	open := path + "/" // whole segments are compared where both end in a slash
-	method, host := "", ""
-	found := len(matches) - 1
+	open := p.Clean + "/" // whole segments are compared where both end in a slash
 	for i, m := range matches {
-		if i == found {
-			break
+		n := len(m.open)
+		if len(open) < n || open[:n] != m.open || m.exact && len(open) != n {
+			if m.written == "" || !holdsAsWritten(m, open) {
+				continue
+			}
 		}
-		// What was written otherwise than clean is never met by a clean path, so both
-		// forms of a request can be compared with both forms of a condition.
-		if m.path != "" && path != m.path && path != m.pathWritten {
+		if m.methods != nil && !m.methods[req.Method] && !m.methods[strings.ToUpper(req.Method)] {
 			continue
 		}
-		if m.prefix != "" && !strings.HasPrefix(open, m.prefix) {
-			if m.prefixWritten == "" || !strings.HasPrefix(open, m.prefixWritten) {
-				continue
-			}
+		if m.more && !othersHold(m, req, p.Clean) {
+			continue
 		}
-		if m.more {
-			if m.methods != nil && !m.methods[req.Method] {
-				if method == "" {
-					method = strings.ToUpper(req.Method)
-				}
-				if !m.methods[method] {
-					continue
-				}
-			}
-			if m.host != "" && m.host != req.Host {
-				if host == "" {
-					host = source.HostName(req.Host)
-				}
-				if m.host != host {
-					continue
-				}
-			}
-			if m.header != "" {
-				value := source.HeaderValue(req, m.header)
-				if value == "" || m.value != "" && m.value != value {
-					continue
-				}
-			}
-			if m.regex != nil && !m.regex.MatchString(path) {
-				continue
-			}
+		if p.Raw != p.Clean {
+			return lessGenerous(matches, req, p, i)
 		}
-		found = i
-		break
+		return i
 	}
-	if p.Raw != path {
-		return lessGenerous(matches, req, p, found)
+	return len(matches) - 1
+}
+
+// holdsAsWritten says whether a path, with a slash at its end, is what the operator
+// wrote, where that is not clean. No clean path is, so this can be asked for both
+// forms of the path of a request.
+func holdsAsWritten(m *Match, open string) bool {
+	if m.exact {
+		return open == m.written
 	}
-	return found
+	return strings.HasPrefix(open, m.written)
+}
+
+// othersHold says whether the rarer conditions of m hold.
+func othersHold(m *Match, req *http.Request, path string) bool {
+	if m.host != "" && m.host != req.Host && m.host != source.HostName(req.Host) {
+		return false
+	}
+	if m.header != "" {
+		value := source.HeaderValue(req, m.header)
+		if value == "" || m.value != "" && m.value != value {
+			return false
+		}
+	}
+	return m.regex == nil || m.regex.MatchString(path)
 }
 
 // lessGenerous returns what Find does, where clean is what it finds by the clean path
 // and the raw path differs from that.
 func lessGenerous(matches []*Match, req *http.Request, p *Path, clean int) int {
 	raw := Find(matches, req, &Path{Clean: p.Raw, Raw: p.Raw})
-	if raw < 0 || matches[clean].Rate < matches[raw].Rate {
+	if raw == clean || matches[raw].Rate > matches[clean].Rate {
 		return clean
 	}
-	if matches[raw].Rate < matches[clean].Rate || raw < clean {
-		return raw
+	if matches[raw].Rate == matches[clean].Rate && clean < raw {
+		return clean
 	}
-	return clean
+	return raw
 }
 
 var (

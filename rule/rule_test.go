@@ -240,8 +240,8 @@ func TestFindWithoutRules(t *testing.T) {
 		if got := Find(nil, req, pathOf(req)); got != -1 {
 			t.Errorf("%s: rule %d of none", target, got)
 		}
-		if got := Find([]*Match{matchOf(t, options{path: "/other"})}, req, pathOf(req)); got != 0 {
-			t.Errorf("%s: rule %d, want the top level whatever it says", target, got)
+		if got := Find([]*Match{{}}, req, pathOf(req)); got != 0 {
+			t.Errorf("%s: rule %d, want the top level", target, got)
 		}
 	}
 }
@@ -390,17 +390,43 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Options that were set twice hold as they were set last.
-func TestConditionsAreReplaced(t *testing.T) {
-	m := matchOf(t, options{path: "/a b", prefix: "/a b/"})
-	if SetPath(m, "/c") != nil || SetPathPrefix(m, "/") != nil {
-		t.Fatal("refused")
+// What is set again holds as it was set last.
+func TestPathsAreReplaced(t *testing.T) {
+	exact := matchOf(t, options{path: "/a b/"})
+	if err := SetPath(exact, "/c"); err != nil {
+		t.Fatal(err)
 	}
-	for target, want := range map[string]int{"/c": 0, "/a%20b": 1} {
-		req := request(t, "GET", target)
-		if got := Find([]*Match{m, {Rate: 1}}, req, pathOf(req)); got != want {
-			t.Errorf("%s falls under rule %d, want %d", target, got, want)
+	prefix := matchOf(t, options{prefix: "//a"})
+	if err := SetPathPrefix(prefix, "/c"); err != nil {
+		t.Fatal(err)
+	}
+	all := matchOf(t, options{prefix: "//a"})
+	if err := SetPathPrefix(all, "/"); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		m      *Match
+		target string
+		want   int
+	}{
+		{exact, "/c", 0}, {exact, "/a%20b", 1}, {exact, "/a%20b/", 1},
+		{prefix, "/c/d", 0}, {prefix, "//a/d", 1}, {prefix, "/a", 1},
+		{all, "/c", 0}, {all, "//a", 0},
+	}
+	for _, test := range tests {
+		req := request(t, "GET", test.target)
+		if got := Find([]*Match{test.m, {}}, req, pathOf(req)); got != test.want {
+			t.Errorf("%s falls under rule %d, want %d", test.target, got, test.want)
 		}
+	}
+}
+
+func TestPathAndPrefixExcludeEachOther(t *testing.T) {
+	if err := SetPathPrefix(matchOf(t, options{path: "/a"}), "/b"); err == nil || !strings.HasPrefix(err.Error(), `"/b": a whole path is set too`) {
+		t.Errorf("a prefix besides a path: %v", err)
+	}
+	if err := SetPath(matchOf(t, options{prefix: "/a"}), "/b"); err == nil || !strings.HasPrefix(err.Error(), `"/b": a prefix of the path is set too`) {
+		t.Errorf("a path besides a prefix: %v", err)
 	}
 }
 
