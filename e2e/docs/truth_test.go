@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/traefik/paerser/parser"
 
 	"github.com/gatequota/gatequota"
+	"github.com/gatequota/gatequota/e2e/host"
 	"github.com/gatequota/gatequota/source"
 )
 
@@ -138,6 +140,36 @@ func TestMessagesOnThePageAreThoseOfThePlugin(t *testing.T) {
 		message := strings.TrimPrefix(err.Error(), "gatequota: middleware docs@docs: ")
 		if !strings.Contains(page(t), "\n"+message+"\n") {
 			t.Errorf("the page does not have the message: %s", message)
+		}
+	}
+}
+
+// The interpreter must find the same hints.
+func TestUnknownOptionsGetTheSameMessageInterpreted(t *testing.T) {
+	plugin, err := host.Load(root, os.Stdout, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, hint := range map[string]string{
+		"endpoints":                   "it belongs into valkey, as valkey.endpoints",
+		"average":                     "did you mean limit?",
+		"été":                         "see the list of options",
+		"valkey.endpoint":             "did you mean valkey.endpoints?",
+		"rules[].depth":               "as rules[0].sourceCriterion.ipStrategy.depth",
+		"rules[].scope":               "it belongs on the top level, as scope",
+		"limits[].quota":              "see the list of options",
+		"sourceCriterion.header":      "did you mean sourceCriterion.requestHeaderName?",
+		"plans.values.<plan>.limitts": "did you mean plans.values.<plan>.limits?",
+	} {
+		options := with(path, "x")
+		compiled := accepts(options)
+		_, interpreted := plugin.New(context.Background(), http.NotFoundHandler(), "docs@docs", options)
+		if compiled == nil || interpreted == nil {
+			t.Errorf("%s is accepted: compiled %v, interpreted %v", path, compiled, interpreted)
+			continue
+		}
+		if compiled.Error() != interpreted.Error() || !strings.Contains(compiled.Error(), hint) {
+			t.Errorf("%s: %q compiled and %q interpreted, want %q in both", path, compiled, interpreted, hint)
 		}
 	}
 }
