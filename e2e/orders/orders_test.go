@@ -82,6 +82,29 @@ var trials = []trial{
 		hits: 0, counted: 5,
 	},
 
+	{
+		name: "headers, quota that exposes its fields", chain: []string{"cors-only", "quota"}, quota: lab.Map{"exposeHeaders": true},
+		steps: []step{
+			{n: 5, header: crossing, want: "200: 5", fields: map[string]string{"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": "~RateLimit"}},
+			{header: crossing, want: "429: 1", fields: with(told, "Access-Control-Allow-Origin", origin, "Access-Control-Expose-Headers", "~Retry-After")},
+		},
+		hits: 5, counted: 5,
+	},
+	{
+		// Of two lists the outer one stays.
+		name: "headers that expose fields, quota that exposes its fields", chain: []string{"cors", "quota"}, quota: lab.Map{"exposeHeaders": true},
+		steps: usual(step{header: crossing, fields: with(told, "Access-Control-Expose-Headers", "RateLimit,RateLimit-Policy,Retry-After")}),
+		hits:  5, counted: 5,
+	},
+	{
+		name: "quota that exempts pre-flights, headers", chain: []string{"quota", "cors"}, quota: lab.Map{"exempt": lab.Map{"preflight": true}},
+		steps: []step{
+			{n: 50, method: http.MethodOptions, header: preflight, want: "200: 50", fields: with(silent, "Access-Control-Allow-Origin", origin)},
+			{n: 20, header: crossing, want: overLimit, fields: with(told, "Access-Control-Allow-Origin", none)},
+		},
+		hits: 5, counted: 5,
+	},
+
 	// errors. Outside, it puts its page in the place of a refusal, fields and all.
 	{
 		name: "errors, quota", chain: []string{"errors", "quota"},

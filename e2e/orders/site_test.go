@@ -159,6 +159,7 @@ func newSite(t *testing.T, trials []trial) *site {
 			"accessControlAllowOriginList": []string{origin}, "accessControlAllowMethods": []string{"GET"},
 			"accessControlExposeHeaders": []string{"RateLimit", "RateLimit-Policy", "Retry-After"}, "addVaryHeader": true,
 		}},
+		"cors-only":       {"headers": lab.Map{"accessControlAllowOriginList": []string{origin}, "accessControlAllowMethods": []string{"GET"}}},
 		"errors":          {"errors": lab.Map{"status": []string{"400-599"}, "service": "pages", "query": "/page/{status}"}},
 		"retry":           {"retry": lab.Map{"attempts": 3}},
 		"retry-statuses":  {"retry": lab.Map{"attempts": 3, "status": []string{"429", "500-599"}}},
