@@ -68,9 +68,13 @@ func newRefusal(policies []string, s *Settings) *answer {
 		`"title":"Request cannot be satisfied as assigned quota has been exceeded",` +
 		`"status":` + strconv.Itoa(status) + `,"violated-policies":[`
 	a := newAnswer(status, refusal, head+strings.Join(policies, ",")+"]}\n", "8") // RESOURCE_EXHAUSTED
-	a.head, a.tail, a.policies = head, "]}\n", policies
+	a.head = head
+	a.tail = "]}\n"
+	a.policies = policies
 	if s.Body != "" {
-		a.body, a.length, a.problem = s.Body, strconv.Itoa(len(s.Body)), ""
+		a.body = s.Body
+		a.length = strconv.Itoa(len(s.Body))
+		a.problem = "" // one assignment at a time: the interpreter loses some of several
 		if s.ContentType != "" {
 			a.kind = s.ContentType
 		}

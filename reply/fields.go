@@ -92,7 +92,8 @@ func New(policies []Policy, s *Settings) *Fields {
 		members = append(members, name+";q="+quota+";w="+strconv.FormatInt(p.Window, 10))
 	}
 	f.policy = strings.Join(members, ", ")
-	f.remaining, f.limit = f.remainings[0], f.limits[0]
+	f.remaining = f.remainings[0]
+	f.limit = f.limits[0]
 	if f.ietf {
 		f.counted = append(f.counted, "RateLimit-Policy", "RateLimit")
 		f.uncounted = append(f.uncounted, "RateLimit-Policy")
