@@ -92,6 +92,28 @@ func holds(t testing.TB, o options, req *http.Request) bool {
 	}), req, pathOf(req)) == 0
 }
 
+func TestPathOf(t *testing.T) {
+	tests := []struct {
+		url  url.URL
+		want Path
+	}{
+		{url.URL{Path: "/a/b"}, Path{"/a/b", "/a/b"}},
+		{url.URL{Path: "//a/./b/"}, Path{"/a/b", "//a/./b/"}},
+		{url.URL{Path: "/a/b", RawPath: "/a%2fb"}, Path{"/a%2Fb", "/a%2fb"}},
+		{url.URL{Path: "/a b%41"}, Path{"/a b%2541", "/a%20b%2541"}},
+		{url.URL{Path: "/a", RawPath: "/not/a"}, Path{"/a", "/a"}},
+		{url.URL{Path: ""}, Path{"/", "/"}},
+		{url.URL{Path: "*"}, Path{"*", "*"}},
+		{url.URL{Path: "a//b"}, Path{"/a/b", "a//b"}},
+	}
+	for _, test := range tests {
+		u := test.url
+		if got := pathOf(&http.Request{URL: &u}); *got != test.want {
+			t.Errorf("the path of %q (%q) is %q, want %q", u.Path, u.RawPath, *got, test.want)
+		}
+	}
+}
+
 func TestPaths(t *testing.T) {
 	tests := []struct {
 		rule    options
@@ -476,6 +498,9 @@ func FuzzFind(f *testing.F) {
 		matches := matchesOf(t, float64(top), rules...)
 		req := &http.Request{Method: "GET", URL: u, Header: http.Header{}}
 		p := pathOf(req)
+		if p.Raw != source.EscapedPath(req) || p.Clean != source.CleanPath(p.Raw) {
+			t.Errorf("%q has the forms %q", target, *p)
+		}
 		clean, raw := firstBy(rules, p.Clean), firstBy(rules, p.Raw)
 		want := clean
 		if matches[raw].Rate < matches[clean].Rate || matches[raw].Rate == matches[clean].Rate && raw < clean {
