@@ -6,7 +6,9 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,7 +73,9 @@ type site struct {
 	clients map[string]grpc_health_v1.HealthClient
 }
 
-func newSite(t *testing.T, middlewares map[string]lab.Map) *site {
+// newSite starts a gateway with a route for each middleware, behind outer ones if there
+// are any.
+func newSite(t *testing.T, middlewares map[string]lab.Map, outer ...lab.Map) *site {
 	t.Helper()
 	s := &site{app: newBackend(t), clients: map[string]grpc_health_v1.HealthClient{}}
 	authority := lab.NewAuthority(t)
@@ -80,10 +84,17 @@ func newSite(t *testing.T, middlewares map[string]lab.Map) *site {
 		Routers: map[string]lab.Route{}, Middlewares: middlewares,
 		Services: map[string]string{"app": s.app.url}, Certificate: authority.Issue(t, "gateway", "127.0.0.1"),
 	}
-	for name := range middlewares {
-		routes.Routers[name] = lab.Route{Rule: "Header(`X-Route`, `" + name + "`)", Middlewares: []string{name}, Service: "app"}
+	var chain []string
+	for i := range outer {
+		chain = append(chain, "outer-"+strconv.Itoa(i))
 	}
-	s.tr = lab.NewTraefik(t, lab.TraefikOptions{Args: args}, routes.YAML(t))
+	for name := range middlewares {
+		routes.Routers[name] = lab.Route{Rule: "Header(`X-Route`, `" + name + "`)", Middlewares: append(slices.Clone(chain), name), Service: "app"}
+	}
+	for i, name := range chain {
+		middlewares[name] = outer[i]
+	}
+	s.tr = lab.NewTraefik(t, lab.TraefikOptions{Args: append(args, "--accesslog=true", "--accesslog.format=json")}, routes.YAML(t))
 	for way, at := range map[string]struct {
 		address     string
 		credentials credentials.TransportCredentials
@@ -295,5 +306,39 @@ func TestWhileTheStoreIsAway(t *testing.T) {
 	}
 	if got, want := s.app.reached(), 2*len(s.clients); got != want {
 		t.Errorf("%d calls reached the application, want %d", got, want)
+	}
+}
+
+// To HTTP a refused call is a success: what looks at the status of an answer, the access
+// log among it, sees none of these refusals.
+func TestRefusalsAreNoErrorsOfHTTP(t *testing.T) {
+	t.Parallel()
+	const calls = 20
+	window, _ := lab.QuietWindow(time.Now())
+	s := newSite(t, map[string]lab.Map{"local": limited(1, window, lab.Map{"mode": "local"})},
+		lab.Map{"circuitBreaker": lab.Map{"expression": "ResponseCodeRatio(400, 600, 0, 600) > 0.01", "checkPeriod": "1ms", "fallbackDuration": "10m"}},
+		lab.Map{"errors": lab.Map{"status": []string{"400-599"}, "service": "app", "query": "/page"}},
+		lab.Map{"retry": lab.Map{"attempts": 3, "status": []string{"429", "500-599"}}},
+	)
+	client := s.clients["h2c"]
+	if _, err := client.Check(call(t, "local", "key"), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	for range calls / 2 {
+		for kind, r := range refusals(t, client, "local", "key") {
+			r.mustEnd(t, kind, codes.ResourceExhausted)
+		}
+	}
+	if _, err := client.Check(call(t, "local", "another"), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+		t.Errorf("another client: %v", err)
+	}
+	if got := s.app.reached(); got != 2 {
+		t.Errorf("%d calls reached the application, want 2", got)
+	}
+	lab.Until(t, "all calls are logged", func() bool { return len(s.tr.LogLines(`"RouterName":"local@file"`)) == calls+2 })
+	for _, line := range s.tr.LogLines(`"RouterName":"local@file"`) {
+		if !strings.Contains(line, `"DownstreamStatus":200`) {
+			t.Errorf("logged: %s", line)
+		}
 	}
 }
