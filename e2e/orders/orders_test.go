@@ -299,6 +299,15 @@ var trials = []trial{
 		},
 		hits: 25, counted: 25,
 	},
+	{
+		// A limiter on either side: guesses are held to the one, users to the other.
+		name: "quota, forwardAuth, quota by its user", chain: []string{"guard", "forward", "quota"}, quota: byUser,
+		steps: []step{
+			{n: 20, want: "401: 8, 429: 12", fields: with(told, "X-RateLimit-Limit", "8")},
+			{header: with(alice, "X-API-Key", "another"), want: "200: 1", fields: map[string]string{"X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "4"}, body: "ok alice"},
+		},
+		hits: 1, counted: 1,
+	},
 }
 
 func TestOrders(t *testing.T) {

@@ -159,7 +159,10 @@ func newSite(t *testing.T, trials []trial) *site {
 			"accessControlAllowOriginList": []string{origin}, "accessControlAllowMethods": []string{"GET"},
 			"accessControlExposeHeaders": []string{"RateLimit", "RateLimit-Policy", "Retry-After"}, "addVaryHeader": true,
 		}},
-		"cors-only":       {"headers": lab.Map{"accessControlAllowOriginList": []string{origin}, "accessControlAllowMethods": []string{"GET"}}},
+		"cors-only": {"headers": lab.Map{"accessControlAllowOriginList": []string{origin}, "accessControlAllowMethods": []string{"GET"}}},
+		"guard": lab.Quota(lab.Map{
+			"limit": 8, "window": window.String(), "mode": "local", "sourceCriterion": lab.Map{"requestHeaderName": "X-API-Key"},
+		}),
 		"errors":          {"errors": lab.Map{"status": []string{"400-599"}, "service": "pages", "query": "/page/{status}"}},
 		"retry":           {"retry": lab.Map{"attempts": 3}},
 		"retry-statuses":  {"retry": lab.Map{"attempts": 3, "status": []string{"429", "500-599"}}},
