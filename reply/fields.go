@@ -156,7 +156,7 @@ func init() {
 // it: no other answer is touched by that.
 func Write(f *Fields, h http.Header, allowed bool, remaining, reset int64, way string) {
 	if len(h) > 0 || remaining < 0 || !f.all {
-		writeBeside(f, h, f.limit, "", allowed, remaining, reset, way)
+		writeBeside(f, h, "", "", allowed, remaining, reset, way)
 		return
 	}
 	left, seconds := "", ""
@@ -179,15 +179,16 @@ func Write(f *Fields, h http.Header, allowed bool, remaining, reset int64, way s
 }
 
 // writeBeside is Write where the header is not empty or not all fields are sent.
-// An interpreter pays for all that stands in a function, reached or not. The limit is
-// that of the policy which the older fields tell of; state holds the members of
-// RateLimit, or is empty where they follow from the rest.
+// An interpreter pays for all that stands in a function, reached or not. Where there
+// are several policies, limit is that of the one which the older fields tell of, and
+// state holds the members of RateLimit; else both are empty.
 func writeBeside(f *Fields, h http.Header, limit, state string, allowed bool, remaining, reset int64, way string) {
 	if remaining < 0 {
 		remaining = 0
 	}
 	left, seconds := strconv.FormatInt(remaining, 10), strconv.FormatInt(reset, 10)
 	if state == "" {
+		limit = f.limit
 		state = f.remaining + left + ";t=" + seconds
 	}
 	policy, legacy := f.policy, f.legacy
