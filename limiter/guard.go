@@ -22,7 +22,9 @@ type Guard struct {
 // this machine; now is its time. Its count outlives a reload.
 func NewGuard(scope string, limit, length int64, now time.Time) *Guard {
 	ledger := openLedger("gateway " + scope)
-	return &Guard{limit: limit, table: openTable(ledger, "gateway", scope, "", length, 1, now)}
+	// One count for each side of an edge: requests that read the clock before it come
+	// among those of the next window.
+	return &Guard{limit: limit, table: openTable(ledger, "gateway", scope, "", length, 2, now)}
 }
 
 // TakeGuard lets a request that costs so much, and came at this time since Began, pass
