@@ -47,7 +47,9 @@ const (
 // A part is missing when a request does not have it or has it empty or blank, when it
 // begins with a zero byte, and when the request has it more than once, where a proxy
 // and the application could take different ones for the true one. OnMissing says what
-// then. The address is never missing: requests without any, such as those over a unix
+// then. A client can make each part missing, the last way even where the application
+// still finds it: what skips such requests trusts the application to refuse them. The
+// address is never missing: requests without any, such as those over a unix
 // socket, share the empty one, so that they are limited together rather than not at all.
 //
 // # Which address
