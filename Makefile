@@ -47,9 +47,11 @@ lint: $(BIN)/staticcheck ## Check formatting, vet, staticcheck, and what the int
 	cd e2e && $(BIN)/staticcheck ./...
 	go test ./internal/yaegirules
 
-fuzz: ## Fuzz the readers of replies for a while each: make fuzz FUZZTIME=10m
-	go test ./resp -run '^$$' -fuzz FuzzReadReply -fuzztime $(or $(FUZZTIME),30s)
-	go test ./resp -run '^$$' -fuzz FuzzEvalAll -fuzztime $(or $(FUZZTIME),30s)
+fuzz: ## Fuzz all that reads what others write, each for a while: make fuzz FUZZTIME=10m
+	@grep -roE '^func Fuzz[A-Za-z]+' --include='*_test.go' --exclude-dir=vendor --exclude-dir=e2e . | \
+	sed -E 's#^(.*)/[^/]*:func (Fuzz.*)#\1 \2#' | sort | while read -r dir name; do \
+		go test $$dir -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(FUZZTIME),30s) || exit 1; \
+	done
 
 bench: ## Compare with Traefik's own limiters, and measure memory and decisions (six minutes, as root)
 	scripts/install-e2e.sh
