@@ -1,6 +1,7 @@
 package gatequota
 
 import (
+	"math"
 	"net/http"
 	"net/netip"
 	"time"
@@ -44,7 +45,11 @@ func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if m.paths {
 		path := &rule.Path{}
 		rule.PathOf(req, path)
-		p = m.policies[rule.Find(m.matches, req, path)]
+		if path.Raw == path.Clean {
+			p = m.policies[rule.Find(m.matches, req, path)]
+		} else {
+			p = m.stricter(req, path)
+		}
 		if p.exempt != nil && exempt(p, req, path) {
 			m.next.ServeHTTP(w, req)
 			return
@@ -58,11 +63,41 @@ func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	m.serveClient(w, req, p, client)
 }
 
+// stricter returns the policy of a request whose path has two forms: of the policies for
+// each of them the one that lets this client make fewer requests, and the earlier if
+// they let it make as many.
+func (m *ruled) stricter(req *http.Request, path *rule.Path) *policy {
+	first := rule.Find(m.matches, req, &rule.Path{Clean: path.Clean, Raw: path.Clean})
+	second := rule.Find(m.matches, req, &rule.Path{Clean: path.Raw, Raw: path.Raw})
+	if first > second {
+		first, second = second, first
+	}
+	if first != second && m.rate(m.policies[second], req, path) < m.rate(m.policies[first], req, path) {
+		return m.policies[second]
+	}
+	return m.policies[first]
+}
+
+// rate returns how many requests a second a policy lets the client of this one make.
+func (m *ruled) rate(p *policy, req *http.Request, path *rule.Path) float64 {
+	if p.dryRun || p.exempt != nil && exempt(p, req, path) {
+		return math.Inf(1)
+	}
+	client := source.Identify(&p.criterion, req)
+	switch {
+	case client != "":
+		return tierOf(p, client, req, m.secret).rate
+	case p.criterion.OnMissing == source.MissingSkip:
+		return math.Inf(1)
+	}
+	return 0
+}
+
 // exempt reports whether a policy does not limit a request.
 func exempt(p *policy, req *http.Request, path *rule.Path) bool {
 	addr := netip.Addr{}
 	if len(p.exempt.Networks) > 0 {
-		found, certain := source.ClientAddr(&p.criterion, req)
+		found, certain := source.ClientAddr(p.exemptBy, req)
 		if certain {
 			addr = found
 		}
@@ -88,9 +123,8 @@ func (m *ruled) serveClient(w http.ResponseWriter, req *http.Request, p *policy,
 	t := tierOf(p, client, req, m.secret)
 	if m.guard != nil {
 		retryAfter := limiter.TakeGuard(m.guard, at, p.cost)
-		if retryAfter > 0 && !p.dryRun {
-			reply.WriteUncounted(t.fields, w.Header(), limiter.Gateway)
-			reply.Unavailable(t.fields, w, req, retryAfter)
+		if retryAfter > 0 {
+			m.serveGuarded(w, req, p, t, retryAfter)
 			return
 		}
 	}
@@ -104,15 +138,26 @@ func (m *ruled) serveClient(w http.ResponseWriter, req *http.Request, p *policy,
 		limiter.TakeShared(t.one, client, at, d)
 	}
 	tell(w, t, d)
+	if m.guard != nil && !d.Allowed {
+		limiter.GiveBack(m.guard, at, p.cost)
+	}
 	if p.dryRun {
 		m.noteDryRun(w, t, !d.Allowed)
 	} else if !d.Allowed {
-		if m.guard != nil {
-			limiter.GiveBack(m.guard, at, p.cost)
-		}
 		refuse(w, req, t, d)
 		return
 	}
+	m.next.ServeHTTP(w, req)
+}
+
+// serveGuarded serves a request for which the guard has no room.
+func (m *ruled) serveGuarded(w http.ResponseWriter, req *http.Request, p *policy, t *tier, retryAfter int64) {
+	reply.WriteUncounted(t.fields, w.Header(), limiter.Gateway)
+	if !p.dryRun {
+		reply.Unavailable(t.fields, w, req, retryAfter)
+		return
+	}
+	m.noteDryRun(w, t, true)
 	m.next.ServeHTTP(w, req)
 }
 

@@ -38,7 +38,8 @@ type guard struct {
 type policy struct {
 	name           string // "": what applies where no rule does
 	match          *rule.Match
-	exempt         *rule.Exempt // nil: nobody
+	exempt         *rule.Exempt      // nil: nobody
+	exemptBy       *source.Criterion // by which the addresses of exempt are found
 	criterion      source.Criterion
 	onStoreFailure string
 	cost           int64
@@ -64,6 +65,7 @@ type plans struct {
 // in how high their limits are alone, and share their counts.
 type tier struct {
 	limits []limit
+	rate   float64 // requests a second that it lets a client make
 	fields *reply.Fields
 
 	// These are made by New: one where there is one limit and a request costs 1.
@@ -218,6 +220,7 @@ func (o *options) policy(path string, r *RuleConfig, top *policy, scope string, 
 	}
 	if r.Exempt != nil {
 		p.exempt = o.exempt(path+"exempt.", r.Exempt)
+		p.exemptBy = &p.criterion
 	}
 	if r.OnStoreFailure != nil {
 		p.onStoreFailure = o.choice(path+"onStoreFailure", r.OnStoreFailure, limiter.Local, limiter.Closed, limiter.Open)
@@ -249,7 +252,6 @@ func (o *options) policy(path string, r *RuleConfig, top *policy, scope string, 
 		p.told.DecisionHeader = ""
 	}
 	p.ordinary = newTier(p, scope, limits)
-	rate(p)
 	p.plans = nil
 	switch {
 	case r.Plans != nil:
@@ -368,31 +370,19 @@ func lowest(limits []limit) int64 {
 	return limit
 }
 
-// rate says how generous a policy is.
-func rate(p *policy) {
-	p.match.Rate = math.Inf(1)
-	if p.dryRun {
-		return
-	}
-	for _, l := range p.ordinary.limits {
-		r := float64(l.limit) / float64(l.window) / float64(p.cost)
-		if r < p.match.Rate {
-			p.match.Rate = r
-		}
-	}
-}
-
 // newTier returns a tier of a policy.
 func newTier(p *policy, scope string, limits []limit) *tier {
 	var told []reply.Policy
+	rate := math.Inf(1)
 	for _, l := range limits {
+		rate = math.Min(rate, float64(l.limit)/float64(l.window)/float64(p.cost))
 		name := scope
 		if l.name != "" {
 			name += ":" + l.name
 		}
 		told = append(told, reply.Policy{Name: name, Limit: l.limit, Window: l.window})
 	}
-	return &tier{limits: limits, fields: reply.New(told, &p.told)}
+	return &tier{limits: limits, rate: rate, fields: reply.New(told, &p.told)}
 }
 
 // plans returns nil where none are set.
