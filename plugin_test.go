@@ -156,6 +156,8 @@ func decode(path string, value any, field reflect.Value) error {
 		return err
 	case reflect.Slice:
 		return decodeList(path, value, field)
+	case reflect.Map:
+		return decodeMap(path, value, field)
 	case reflect.Ptr:
 		field.Set(reflect.New(field.Type().Elem()))
 		return decode(path, value, field.Elem())
@@ -198,15 +200,29 @@ func decodeList(path string, value any, field reflect.Value) error {
 	default:
 		elements = []any{value}
 	}
-	list := []string{}
+	list := reflect.MakeSlice(field.Type(), len(elements), len(elements))
 	for i, element := range elements {
-		text, err := weakText(path+"["+strconv.Itoa(i)+"]", element)
-		if err != nil {
+		if err := decode(path+"["+strconv.Itoa(i)+"]", element, list.Index(i)); err != nil {
 			return err
 		}
-		list = append(list, text)
 	}
-	field.Set(reflect.ValueOf(list))
+	field.Set(list)
+	return nil
+}
+
+func decodeMap(path string, value any, field reflect.Value) error {
+	group, ok := value.(map[string]any)
+	if !ok {
+		return fmt.Errorf("'%s' expected a map, got %T", path, value)
+	}
+	field.Set(reflect.MakeMap(field.Type()))
+	for name, inner := range group {
+		element := reflect.New(field.Type().Elem()).Elem()
+		if err := decode(path+"["+name+"]", inner, element); err != nil {
+			return err
+		}
+		field.SetMapIndex(reflect.ValueOf(name), element)
+	}
 	return nil
 }
 
