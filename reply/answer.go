@@ -35,6 +35,10 @@ var (
 	refusalLength     = strconv.Itoa(len(refusal))
 	unavailableLength = strconv.Itoa(len(unavailable))
 
+	// An io.Writer must not change what it is given, so that all answers may share it.
+	refusalBytes     = []byte(refusal)
+	unavailableBytes = []byte(unavailable)
+
 	// No policy was violated, and typed clients want the member nonetheless.
 	unavailableAnswer = newAnswer(http.StatusServiceUnavailable, unavailable,
 		`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",`+
@@ -114,7 +118,7 @@ func Refuse(f *Fields, w http.ResponseWriter, req *http.Request, retryAfter int6
 	h["Content-Type"] = []string{text}
 	h["Content-Length"] = []string{refusalLength}
 	w.WriteHeader(f.status)
-	_, _ = io.WriteString(w, refusal)
+	_, _ = w.Write(refusalBytes)
 }
 
 // RefuseSeveral is Refuse for several policies, of which those refused that are true in
@@ -150,7 +154,7 @@ func Unavailable(f *Fields, w http.ResponseWriter, req *http.Request, retryAfter
 	h["Content-Type"] = []string{text}
 	h["Content-Length"] = []string{unavailableLength}
 	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = io.WriteString(w, unavailable)
+	_, _ = w.Write(unavailableBytes)
 }
 
 // Reject answers 400: the request lacks what clients are told apart by. Coming again
