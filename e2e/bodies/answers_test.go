@@ -116,8 +116,8 @@ func TestFormsOfRefusals(t *testing.T) {
 					if h.Get("Content-Length") != strconv.Itoa(len(body)) || body == "" {
 						t.Errorf("%s: Content-Length %q, and the body is %q", what, h.Get("Content-Length"), body)
 					}
-					if strings.Contains(body, "SECRET") || strings.Contains(body, "127.0.0.1") {
-						t.Errorf("%s: the body tells %q", what, body)
+					if all := body + fmt.Sprint(h); strings.Contains(all, "SECRET") || strings.Contains(all, "127.0.0.1") {
+						t.Errorf("%s: the answer tells %s", what, all)
 					}
 					if client.want != problem {
 						continue

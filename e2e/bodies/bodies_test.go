@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"syscall"
 	"testing"
@@ -123,13 +124,13 @@ func reset(err error) bool {
 }
 
 // Over HTTP/1.1 the gateway takes up to 256 KiB of a body that nobody wants before it
-// answers. Of a larger one it answers first, and half a second later the connection is
+// answers. Of a larger one it answers first, and soon after that the connection is
 // gone, whether or not the client has read the answer.
 func TestRefusedBeforeTheBodyWasSent(t *testing.T) {
 	t.Parallel()
 	tr, app := gateway(t, lab.TraefikOptions{}, lab.Valkey(t, lab.StoreOptions{}), lab.Pair{})
 	spend(t, tr, "key")
-	for _, size := range []int{1, 64 << 10, 200 << 10} {
+	for _, size := range []int{1, 64 << 10, 200 << 10, 256<<10 - 1} {
 		for _, chunked := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d bytes, chunked: %t, sends first", size, chunked), func(t *testing.T) {
 				field, sent := body(size, chunked)
@@ -246,8 +247,14 @@ func TestRefusedOverHTTP2(t *testing.T) {
 	args, address := lab.SecureEntryPoint(t)
 	_, app := gateway(t, lab.TraefikOptions{Args: args}, lab.Valkey(t, lab.StoreOptions{}), authority.Issue(t, "gateway", "127.0.0.1"))
 	client := lab.NewSecureClient(t, authority)
+	connections := 0
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		if !info.Reused {
+			connections++
+		}
+	}})
 	post := func(body io.Reader) (*http.Response, error) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+address+"/echo", body)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+address+"/echo", body)
 		if err != nil {
 			return nil, err
 		}
@@ -280,12 +287,15 @@ func TestRefusedOverHTTP2(t *testing.T) {
 		mustRefuse(t, resp, err)
 		_ = feed.Close()
 	}
+	if connections != 1 {
+		t.Errorf("%d connections, want 1", connections)
+	}
 	if got := app.Hits(); got != 1 {
 		t.Errorf("%d requests reached the application, want 1", got)
 	}
 }
 
-// A body that trickles in: one of more than 256 KiB is refused at once; a smaller
+// A body that trickles in: one of 256 KiB and more is refused at once; a smaller
 // one, and one of unknown length, when it has come, or when the entry point's
 // readTimeout is over.
 func TestRefusedWhileTheBodyTricklesIn(t *testing.T) {
@@ -295,13 +305,18 @@ func TestRefusedWhileTheBodyTricklesIn(t *testing.T) {
 		t.Parallel()
 		tr, _ := gateway(t, lab.TraefikOptions{}, store, lab.Pair{})
 		spend(t, tr, "large")
-		u := begin(t, tr, "large", "Content-Length: 4194304")
-		if _, err := io.WriteString(u.conn, "x"); err != nil {
-			t.Fatal(err)
+		// Nothing more is sent than a byte, and the time for it is longer than the test.
+		if entry := tr.Get("/api/entrypoints/web"); !strings.Contains(entry, `"readTimeout":"1m0s"`) {
+			t.Errorf("the entry point: %s", entry)
 		}
-		// Nothing more is sent, and the readTimeout is longer than the test waits.
-		resp, err := u.answer()
-		mustRefuse(t, resp, err)
+		for _, size := range []int{256 << 10, 4 << 20} {
+			u := begin(t, tr, "large", fmt.Sprintf("Content-Length: %d", size))
+			if _, err := io.WriteString(u.conn, "x"); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := u.answer()
+			mustRefuse(t, resp, err)
+		}
 	})
 	for name, fields := range map[string][2]string{
 		"small":   {"Content-Length: 65536", "x"},

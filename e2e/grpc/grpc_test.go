@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,17 +37,22 @@ type backend struct {
 	url   string
 }
 
-// counter counts calls as the server's stats handler.
-type counter struct{ begun chan struct{} }
+// counter counts the calls and the connections of a server or a client, as its stats
+// handler.
+type counter struct{ calls, conns atomic.Int64 }
 
 func (c *counter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
 func (c *counter) HandleRPC(_ context.Context, s stats.RPCStats) {
 	if _, ok := s.(*stats.Begin); ok {
-		c.begun <- struct{}{}
+		c.calls.Add(1)
 	}
 }
 func (c *counter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (c *counter) HandleConn(context.Context, stats.ConnStats)                       {}
+func (c *counter) HandleConn(_ context.Context, s stats.ConnStats) {
+	if _, ok := s.(*stats.ConnBegin); ok {
+		c.conns.Add(1)
+	}
+}
 
 func newBackend(t *testing.T) *backend {
 	t.Helper()
@@ -54,7 +60,7 @@ func newBackend(t *testing.T) *backend {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &backend{Server: health.NewServer(), calls: &counter{begun: make(chan struct{}, 1000)}, url: "h2c://" + l.Addr().String()}
+	b := &backend{Server: health.NewServer(), calls: new(counter), url: "h2c://" + l.Addr().String()}
 	server := grpc.NewServer(grpc.StatsHandler(b.calls))
 	grpc_health_v1.RegisterHealthServer(server, b)
 	go func() { _ = server.Serve(l) }()
@@ -63,7 +69,7 @@ func newBackend(t *testing.T) *backend {
 }
 
 // reached returns how many calls reached the application.
-func (b *backend) reached() int { return len(b.calls.begun) }
+func (b *backend) reached() int { return int(b.calls.calls.Load()) }
 
 // site is a gateway with a gRPC application behind it, and one client for each way
 // in. The path of a call decides nothing: routes are told apart by a header.
@@ -71,13 +77,24 @@ type site struct {
 	tr      *lab.Traefik
 	app     *backend
 	clients map[string]grpc_health_v1.HealthClient
+	traffic map[string]*counter // of each client
+}
+
+// mustKeepConnections fails the test unless each client still has its first connection.
+func (s *site) mustKeepConnections(t *testing.T) {
+	t.Helper()
+	for way, c := range s.traffic {
+		if got := c.conns.Load(); got != 1 {
+			t.Errorf("%s: %d connections, want 1", way, got)
+		}
+	}
 }
 
 // newSite starts a gateway with a route for each middleware, behind outer ones if there
 // are any.
 func newSite(t *testing.T, middlewares map[string]lab.Map, outer ...lab.Map) *site {
 	t.Helper()
-	s := &site{app: newBackend(t), clients: map[string]grpc_health_v1.HealthClient{}}
+	s := &site{app: newBackend(t), clients: map[string]grpc_health_v1.HealthClient{}, traffic: map[string]*counter{}}
 	authority := lab.NewAuthority(t)
 	args, secure := lab.SecureEntryPoint(t)
 	routes := lab.Routes{
@@ -102,7 +119,8 @@ func newSite(t *testing.T, middlewares map[string]lab.Map, outer ...lab.Map) *si
 		"h2c": {lab.Address(t, s.tr.URL), insecure.NewCredentials()},
 		"tls": {secure, credentials.NewTLS(&tls.Config{RootCAs: authority.Pool()})},
 	} {
-		conn, err := grpc.NewClient(at.address, grpc.WithTransportCredentials(at.credentials))
+		s.traffic[way] = new(counter)
+		conn, err := grpc.NewClient(at.address, grpc.WithTransportCredentials(at.credentials), grpc.WithStatsHandler(s.traffic[way]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,10 +270,11 @@ func TestBeyondTheLimit(t *testing.T) {
 	s := newSite(t, map[string]lab.Map{
 		"shared": limited(1, window, lab.Map{"valkey": lab.Map{"endpoints": []string{store.Addr()}, "timeout": "5s", "dialTimeout": "5s"}}),
 		"local":  limited(1, window, lab.Map{"mode": "local"}),
+		"own":    limited(1, window, lab.Map{"mode": "local", "response": lab.Map{"status": 420, "body": "Later", "contentType": "text/html"}}),
 	})
 	calls := 0
 	for way, client := range s.clients {
-		for _, route := range []string{"shared", "local"} {
+		for _, route := range []string{"shared", "local", "own"} {
 			for _, key := range []string{way + "-1", way + "-2"} {
 				if _, err := client.Check(call(t, route, key), &grpc_health_v1.HealthCheckRequest{}); err != nil {
 					t.Fatalf("%s, %s, within the limit: %v", way, route, err)
@@ -277,6 +296,7 @@ func TestBeyondTheLimit(t *testing.T) {
 	if got := s.app.reached(); got != calls {
 		t.Errorf("%d calls reached the application, want %d", got, calls)
 	}
+	s.mustKeepConnections(t)
 }
 
 // While the store is away a middleware that fails closed ends calls with UNAVAILABLE,
@@ -307,6 +327,25 @@ func TestWhileTheStoreIsAway(t *testing.T) {
 	if got, want := s.app.reached(), 2*len(s.clients); got != want {
 		t.Errorf("%d calls reached the application, want %d", got, want)
 	}
+	s.mustKeepConnections(t)
+	// Nothing was sent twice.
+	s.mustHaveLogged(t, "closed", 2*len(s.clients))
+}
+
+// mustHaveLogged waits until the access log has that many requests of a route, fails
+// the test if it has more, and returns them.
+func (s *site) mustHaveLogged(t *testing.T, route string, n int) []string {
+	t.Helper()
+	var lines []string
+	lab.Until(t, "all calls are logged", func() bool {
+		// Of each way in Traefik has a router of its own.
+		lines = slices.DeleteFunc(s.tr.LogLines(`"RouterName":"`), func(line string) bool { return !strings.Contains(line, route+`@file"`) })
+		return len(lines) >= n
+	})
+	if len(lines) != n {
+		t.Errorf("%d requests are logged, want %d", len(lines), n)
+	}
+	return lines
 }
 
 // To HTTP a refused call is a success: what looks at the status of an answer, the access
@@ -335,8 +374,7 @@ func TestRefusalsAreNoErrorsOfHTTP(t *testing.T) {
 	if got := s.app.reached(); got != 2 {
 		t.Errorf("%d calls reached the application, want 2", got)
 	}
-	lab.Until(t, "all calls are logged", func() bool { return len(s.tr.LogLines(`"RouterName":"local@file"`)) == calls+2 })
-	for _, line := range s.tr.LogLines(`"RouterName":"local@file"`) {
+	for _, line := range s.mustHaveLogged(t, "local", calls+2) {
 		if !strings.Contains(line, `"DownstreamStatus":200`) {
 			t.Errorf("logged: %s", line)
 		}
