@@ -308,6 +308,22 @@ var trials = []trial{
 		},
 		hits: 1, counted: 1,
 	},
+	{
+		name:  "all of them in the order that is recommended",
+		chain: []string{"cors", "compress", "basic", "quota", "errors", "retry", "breaker"},
+		steps: []step{
+			{n: 10, method: http.MethodOptions, header: preflight, want: "200: 10", fields: with(silent, "Access-Control-Allow-Origin", origin)},
+			{n: 10, header: with(guessing, "Origin", origin), want: "401: 10", fields: silent},
+			{n: 4, path: "big", header: with(user, "Origin", origin, "Accept-Encoding", "gzip"), want: "200: 4",
+				fields: map[string]string{"X-RateLimit-Remaining": "1", "Access-Control-Allow-Origin": origin, "Content-Encoding": "gzip"}},
+			{path: "fail", header: with(user, "Origin", origin), want: "500: 1", body: "page 500",
+				fields: map[string]string{"X-RateLimit-Remaining": "0", "Access-Control-Allow-Origin": origin}},
+			{n: 15, header: with(user, "Origin", origin, "Accept-Encoding", "gzip"), want: "429: 15",
+				fields: with(told, "Access-Control-Allow-Origin", origin, "Access-Control-Expose-Headers", some, "Content-Encoding", none)},
+			{header: with(user, "X-API-Key", "another"), want: "200: 1"},
+		},
+		hits: 6, counted: 6,
+	},
 }
 
 func TestOrders(t *testing.T) {
