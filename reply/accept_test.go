@@ -31,6 +31,8 @@ func TestAcceptForm(t *testing.T) {
 		{[]string{"text/html, application/json;q=0.1"}, true},
 		{[]string{"text/html", "application/json"}, true},
 		{[]string{"text/html", "*/*"}, false},
+		{[]string{"*/*", "application/json"}, true},
+		{[]string{"*/*", "*/*"}, false},
 		{[]string{"application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}, true},
 		{[]string{" application/json "}, true},
 		{[]string{"\tapplication/json\t;\tq=1\t,\ttext/html"}, true},

@@ -167,8 +167,9 @@ func Reject(w http.ResponseWriter, req *http.Request) {
 // unexposed are fields of no middleware.
 var unexposed = &Fields{}
 
-// give answers with a in the form kind, see acceptForm and methodForm. It sends no Retry-After if retryAfter
-// is less than zero, and names all policies of a if refused is nil.
+// give answers with a in the form kind, see acceptForm and methodForm. It sends no
+// Retry-After if retryAfter is less than zero, and names all policies of a if refused
+// is nil.
 func give(f *Fields, a *answer, w http.ResponseWriter, req *http.Request, kind string, retryAfter int64, refused []bool) {
 	h := w.Header()
 	if retryAfter < 0 {

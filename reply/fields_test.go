@@ -211,6 +211,7 @@ func TestForeignListsAreKeptOrDroppedWhole(t *testing.T) {
 		{"every type of parameter", []string{`"a";b;c=?1;d=-1.5;e=:cGs=:;f=tok/en*;*g=@1700000000;h=%"f%c3%bc"`}, `"a";b;c=?1;d=-1.5;e=:cGs=:;f=tok/en*;*g=@1700000000;h=%"f%c3%bc", ` + own},
 		{"own name between others", []string{`"a";r=5, "own";r=9;t=9, "b";r=6`}, `"a";r=5, "b";r=6, ` + own},
 		{"own name alone", []string{`"own";r=9`}, own},
+		{"own name as a parameter", []string{`"a";r=5;x="own", "b";r=6`}, `"a";r=5;x="own", "b";r=6, ` + own},
 		{"longer name", []string{`"owner";r=9`}, `"owner";r=9, ` + own},
 
 		{"empty", []string{""}, own},

@@ -264,6 +264,22 @@ func split(line string) []string {
 	return fields
 }
 
+func TestExposeBesideOthers(t *testing.T) {
+	for _, test := range []struct{ before, want []string }{
+		{[]string{"X-Total"}, []string{"X-Total, Retry-After"}},
+		{[]string{"X-Total, Etag", "Link"}, []string{"X-Total, Etag, Link, Retry-After"}},
+		{[]string{"*"}, []string{"*, Retry-After"}}, // * covers no request with credentials
+		{[]string{"X-Total,retry-after"}, []string{"X-Total,retry-after"}},
+		{[]string{"X-Retry-After"}, []string{"X-Retry-After, Retry-After"}},
+		{[]string{""}, []string{"Retry-After"}},
+		{[]string{}, []string{"Retry-After"}},
+	} {
+		h := http.Header{"Access-Control-Expose-Headers": test.before}
+		expose(h, retryName)
+		compare(t, h, http.Header{"Access-Control-Expose-Headers": test.want})
+	}
+}
+
 func TestNothingIsExposedUnasked(t *testing.T) {
 	f := New([]Policy{{"quota", 5, 60}}, &Settings{DecisionHeader: name, DryRun: true})
 	h := http.Header{}
