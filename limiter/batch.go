@@ -147,7 +147,8 @@ func ask(b *batch) {
 		if b.over > 0 && !b.broken {
 			askOver(b, deadline)
 		}
-		if len(b.groups) > 0 && !b.broken {
+		// Trouble with some keys is not that of others.
+		if len(b.groups) > 0 && (!b.broken || b.err == nil && s.conn != nil) {
 			askGroups(b, deadline)
 		}
 	}
@@ -454,10 +455,11 @@ func clean(b *batch, r interface{}) {
 		note(b, nil, 0, nil)
 	}
 	b.store.ledger.mu.Lock()
+	b.locks = true
 	for _, g := range b.groups {
 		loseGroup(g)
 	}
-	b.store.ledger.mu.Unlock()
+	unlock(b)
 }
 
 // some reports whether a slot has an answer.

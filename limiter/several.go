@@ -203,10 +203,11 @@ func askGroups(b *batch, deadline time.Time) {
 	pending := b.groups
 	for try := 0; try < 2 && len(pending) > 0; try++ {
 		s := b.store
-		if s.conn == nil || !s.conn.Usable {
-			s.conn = nil
+		if s.conn == nil {
 			b.broken = true
-			b.err = lostAfter()
+			if b.refusal == "" {
+				b.err = lostAfter()
+			}
 			return
 		}
 		calls := encodeGroups(b, pending, try)
@@ -218,10 +219,10 @@ func askGroups(b *batch, deadline time.Time) {
 		if err != nil || refusals != nil {
 			b.broken = true
 			b.err = err
+			noteGroupRefusal(b, pending, refusals)
 		}
 		pending = noteGroups(b, pending, lines, answered, refusals)
-		if b.broken {
-			noteGroupRefusal(b, refusals)
+		if b.err != nil {
 			return
 		}
 	}
@@ -371,12 +372,16 @@ func loseGroup(g *group) {
 	g.settled = nil
 }
 
-// noteGroupRefusal finds the first refusal.
-func noteGroupRefusal(b *batch, refusals []string) {
-	b.prefix = b.groups[0].several.parts[0].table.head
-	for _, refusal := range refusals {
+// noteGroupRefusal finds the first refusal, unless there was one before.
+func noteGroupRefusal(b *batch, groups []*group, refusals []string) {
+	if b.refusal != "" {
+		return
+	}
+	b.prefix = groups[0].several.parts[0].table.head
+	for i, refusal := range refusals {
 		if refusal != "" {
 			b.refusal = refusal
+			b.prefix = groups[i].several.parts[0].table.head
 			return
 		}
 	}
