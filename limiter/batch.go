@@ -106,12 +106,15 @@ func slotIn(b *batch, t *table, f *window.FixedCount, at, unix int64) *slot {
 
 // setKey encodes the key of a count. Who calls it holds the ledger's mutex.
 func setKey(t *table, f *window.FixedCount) {
-	digest := source.Digest(window.FixedClient(f))
+	f.Key = resp.Bulk(t.head + ":{" + hexDigest(t, window.FixedClient(f)) + "}:" + strconv.FormatInt(f.End/t.length-1, 10))
+}
+
+// hexDigest returns the digest of a client as keys have it.
+func hexDigest(t *table, client string) string {
 	if t.secret != "" {
-		digest = source.KeyedDigest(t.secret, window.FixedClient(f))
+		return hex.EncodeToString([]byte(source.KeyedDigest(t.secret, client)))
 	}
-	digest = hex.EncodeToString([]byte(digest))
-	f.Key = resp.Bulk(t.head + ":{" + digest + "}:" + strconv.FormatInt(f.End/t.length-1, 10))
+	return hex.EncodeToString([]byte(source.Digest(client)))
 }
 
 // lead brings a batch to its end.

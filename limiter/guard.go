@@ -24,7 +24,7 @@ func NewGuard(scope string, limit, length int64, now time.Time) *Guard {
 	ledger := openLedger("gateway " + scope)
 	// One count for each side of an edge: requests that read the clock before it come
 	// among those of the next window.
-	return &Guard{limit: limit, table: openTable(ledger, "gateway", scope, "", length, 2, now)}
+	return &Guard{limit: limit, table: openTable(ledger, "gateway", scope, &Settings{Window: length, MaxClients: 2}, now)}
 }
 
 // TakeGuard lets a request that costs so much, and came at this time since Began, pass

@@ -306,7 +306,7 @@ func push(s *store) bool {
 		for next >= 0 {
 			b := &batch{store: s, start: time.Now(), done: make(chan struct{})}
 			next = fillPart(b, t, next, all)
-			if len(b.slots) == 0 {
+			if len(b.slots)+len(b.groups) == 0 {
 				continue
 			}
 			lead(b)
@@ -330,6 +330,9 @@ func fillPart(b *batch, t *table, next int, all bool) int {
 	b.store.ledger.mu.Lock()
 	defer b.store.ledger.mu.Unlock()
 	b.origin = b.store.origin
+	if t.limit.Algorithm != window.Fixed {
+		return fillGroups(b, t, next, all)
+	}
 	unix := (int64(b.start.Sub(Began)) + b.origin) / second
 	part, after := window.FixedPart(t.counts, unix, maxBatch, next)
 	for _, f := range part {
@@ -338,6 +341,23 @@ func fillPart(b *batch, t *table, next int, all bool) int {
 				setKey(t, f)
 			}
 			b.slots = append(b.slots, &slot{table: t, count: f, unix: unix})
+		}
+	}
+	return after
+}
+
+// fillGroups is fillPart for what is not counted in fixed windows. Who calls it holds the
+// ledger's mutex.
+func fillGroups(b *batch, t *table, next int, all bool) int {
+	now := (int64(b.start.Sub(Began)) + b.origin) / millisecond
+	limit := t.limit
+	q := &Several{cost: 1, limits: []*window.Limit{&limit}, tables: []*table{t}, store: b.store, ledger: t.ledger}
+	prepareCalls(q)
+	clients, after := window.Clients(t.counts, t.entries, now, maxBatch, next)
+	for _, client := range clients {
+		accounts := findSeveral(q, client, now)
+		if all || window.Alone(accounts[0]) {
+			groupIn(b, q, client, accounts, int64(b.start.Sub(Began)), now)
 		}
 	}
 	return after

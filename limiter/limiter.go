@@ -34,11 +34,14 @@ const second = int64(time.Second)
 // Settings are what one middleware asks for. They are checked elsewhere; New
 // trusts them.
 type Settings struct {
-	Scope      string // whose count it is: middlewares of one scope share it
-	Name       string // of the count, where a scope has several; "" is one too
-	Limit      int64  // requests in a window, 1 to window.MaxCount
-	Window     int64  // length of a window in seconds, at least 1
-	MaxClients int    // bound on clients held in memory for the scope, at least 1
+	Scope  string // whose count it is: middlewares of one scope share it
+	Name   string // of the count, where a scope has several; "" is one too
+	Limit  int64  // requests in a window, 1 to window.MaxCount
+	Window int64  // length of a window in seconds, at least 1
+	// Algorithm says how it is counted. All but window.Fixed are for NewSeveral alone.
+	Algorithm  window.Algorithm
+	Burst      int64 // tokens of a bucket, at least 1
+	MaxClients int   // bound on clients held in memory for the scope, at least 1
 
 	// Store is where all gateways count together; nil counts in memory alone.
 	Store *StoreSettings
@@ -99,7 +102,7 @@ func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 	}
 	if s.Store == nil {
 		l.ledger = openLedger("local " + s.Scope)
-		l.table = openTable(l.ledger, "local", s.Scope, s.Name, s.Window, s.MaxClients, now)
+		l.table = openTable(l.ledger, "local", s.Scope, s, now)
 		l.counts = l.table.counts
 		return l
 	}
@@ -109,7 +112,7 @@ func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 		digest := sha256.Sum256([]byte(s.Store.KeySecret))
 		name += " " + hex.EncodeToString(digest[:])
 	}
-	l.table = openTable(l.ledger, name, s.Store.KeyPrefix+":"+s.Scope, s.Name, s.Window, s.MaxClients, now)
+	l.table = openTable(l.ledger, name, s.Store.KeyPrefix+":"+s.Scope, s, now)
 	l.ledger.mu.Lock()
 	l.table.secret = s.Store.KeySecret // it is a part of the table's identity
 	l.ledger.mu.Unlock()
@@ -305,7 +308,7 @@ func takeAlone(l *Limiter, client string, at time.Duration, asked bool, d *windo
 	d.Way = l.onStoreFailure
 	if d.Way != Local {
 		l.ledger.mu.Unlock()
-		refuseOrPass(l, d)
+		refuseOrPass(l.store, d)
 		return
 	}
 	t := l.table
@@ -320,10 +323,10 @@ func takeAlone(l *Limiter, client string, at time.Duration, asked bool, d *windo
 }
 
 // refuseOrPass decides a request that is not counted, by its way: Open or Closed.
-func refuseOrPass(l *Limiter, d *window.Decision) {
+func refuseOrPass(s *store, d *window.Decision) {
 	if d.Way == Open {
 		d.Allowed = true
 	} else {
-		d.RetryAfter = untilProbe(l.store)
+		d.RetryAfter = untilProbe(s)
 	}
 }

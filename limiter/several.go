@@ -10,65 +10,103 @@ import (
 	"github.com/gatequota/gatequota/window"
 )
 
-// Several holds clients to several limits at once, or to one of which a request takes
-// more than one: a request counts in all of them or in none. Like a Limiter it has no
-// state of its own.
+// Several holds clients to all that a Limiter does not: to several limits at once, to one
+// of which a request takes more than one, or to one that is counted otherwise than in
+// fixed windows. A request counts under all its limits or under none. Like a Limiter it
+// has no state of its own.
 type Several struct {
-	cost    int64
-	parts   []*Limiter // one for each limit; what is no limit's own is read from the first
-	limits  []int64    // of the parts
-	head    string     // of a call of the script
-	id      string     // what tells it apart from all others
-	refuses bool       // no request will ever pass
+	cost           int64
+	limits         []*window.Limit // of one algorithm
+	tables         []*table        // in which they are counted
+	store          *store          // nil: counted in memory alone
+	ledger         *ledger
+	onStoreFailure string
+	share          window.Share
+	script         *resp.Script
+	head           string // of a call of the script
+	id             string // what tells it apart from all others
+	refuses        bool   // no request will ever pass
 }
 
-var severalScript = resp.NewScript(window.FixedSeveralScript)
+// millisecond is one in nanoseconds.
+const millisecond = int64(time.Millisecond)
+
+// A kind is how an algorithm is asked for in the store.
+type kind struct {
+	script *resp.Script
+	keys   int // for each limit
+	args   int // of a call
+	each   int // besides, for each limit
+}
+
+// kinds are in the order of the algorithms.
+var kinds = []kind{
+	{resp.NewScript(window.FixedSeveralScript), 1, 2, 5},
+	{resp.NewScript(window.SlidingScript), 2, 3, 7},
+	{resp.NewScript(window.LogScript), 1, 4, 3},
+	{resp.NewScript(window.BucketScript), 1, 3, 5},
+}
 
 // NewSeveral returns a limiter for requests that cost so much, at least 1, under limits
-// that differ in Name, Limit and Window alone; there is at least one, and no two have one
-// name. For the rest it does as New.
+// that differ in Name, Limit, Window and Burst alone; there is at least one, and no two
+// have one name. For the rest it does as New.
 func NewSeveral(ctx context.Context, limits []*Settings, cost int64, now time.Time) *Several {
-	q := &Several{
-		cost: cost,
-		head: resp.CallHead(severalScript, len(limits), 2+5*len(limits)),
-		id:   newName() + " ",
-	}
+	q := &Several{cost: cost}
 	for _, s := range limits {
-		q.parts = append(q.parts, New(ctx, s, now))
-		q.limits = append(q.limits, s.Limit)
-		q.refuses = q.refuses || cost > s.Limit
+		l := New(ctx, s, now)
+		limit := &window.Limit{Algorithm: s.Algorithm, Limit: s.Limit, Length: s.Window, Burst: s.Burst}
+		q.limits = append(q.limits, limit)
+		q.tables = append(q.tables, l.table)
+		q.store = l.store
+		q.ledger = l.ledger
+		q.onStoreFailure = l.onStoreFailure
+		q.share = window.Share{Own: l.fallbackLimit, Gateways: l.fallbackGateways}
+		q.refuses = q.refuses || cost > window.Capacity(limit)
 	}
+	prepareCalls(q)
 	return q
 }
 
-// A group is one client's part of a batch, where its requests count in several counts.
+// prepareCalls computes what is the same for all calls.
+func prepareCalls(q *Several) {
+	k := len(q.limits)
+	a := kinds[q.limits[0].Algorithm]
+	q.script = a.script
+	q.head = resp.CallHead(a.script, k*a.keys, a.args+k*a.each)
+	q.id = newName() + " "
+}
+
+// A group is one client's part of a batch, where its requests count under several limits.
 type group struct {
 	several  *Several
 	client   string
 	at       int64 // when the first request came, since Began
-	unix     int64 // the same by the store's clock, in unix seconds
-	counts   []*window.FixedCount
+	now      int64 // the same by the store's clock, in unix milliseconds
+	accounts []*window.Account
 	requests int64 // merged into one; guarded like batch.groups
 
 	asked    bool    // it was written: the store may have counted its requests
-	settled  []int64 // unsettled passes that are settled with them, for each count
+	name     string  // of the call, in logs
+	settled  []int64 // unsettled passes that are settled with it, for each account and for the one before
 	answered bool
-	before   []int64 // the counts before the first of the requests, or window.FixedOver
+	lefts    []int64 // what was left before the first of the requests
 	admitted int64   // how many of the requests were counted
+	over     bool    // a window is over by the store's clock, and nothing was counted
+	resets   []int64 // as of window.Waits
+	waits    []int64
 }
 
 // TakeSeveral counts one request of a client and decides it, as TakeLocal and TakeShared
 // do. RetryAfter is -1 where the request costs more than a limit, so that waiting is of
 // no use.
 func TakeSeveral(q *Several, client string, at time.Duration, d *window.Decision) {
-	first := q.parts[0]
-	if first.store != nil {
+	if q.store != nil {
 		takeSeveralShared(q, client, at, d)
 	} else {
-		first.ledger.mu.Lock()
-		unix := (int64(at) + first.table.origin) / second
-		window.FixedTakeSeveral(findSeveral(q, client, unix), q.limits, q.cost, unix, d)
-		first.ledger.mu.Unlock()
+		q.ledger.mu.Lock()
+		now := (int64(at) + q.tables[0].origin) / millisecond
+		window.Take(q.limits, findSeveral(q, client, now), q.cost, now, d)
+		q.ledger.mu.Unlock()
 		d.Way = Local
 	}
 	if q.refuses && d.RetryAfter > 0 {
@@ -76,24 +114,33 @@ func TakeSeveral(q *Several, client string, at time.Duration, d *window.Decision
 	}
 }
 
-// findSeveral returns the counts of a client at a time. Who calls it holds the ledger's
-// mutex.
-func findSeveral(q *Several, client string, unix int64) []*window.FixedCount {
-	counts := make([]*window.FixedCount, len(q.parts))
-	for i, l := range q.parts {
-		l.table.used = true
-		counts[i] = window.FixedFind(l.counts, client, unix)
+// findSeveral returns the accounts of a client at a time in unix milliseconds. Who calls
+// it holds the ledger's mutex.
+func findSeveral(q *Several, client string, now int64) []*window.Account {
+	accounts := make([]*window.Account, len(q.tables))
+	for i, t := range q.tables {
+		t.used = true
+		a := &window.Account{}
+		switch q.limits[i].Algorithm {
+		case window.Fixed:
+			a.Running = window.FixedFind(t.counts, client, now/1000)
+		case window.Sliding:
+			a.Running, a.Before = window.SlidingFind(t.counts, client, now/1000)
+		default:
+			a.Entry = window.EntryFind(t.entries, client, now)
+		}
+		accounts[i] = a
 	}
-	return counts
+	return accounts
 }
 
 // takeSeveralShared is TakeSeveral where the store counts.
 func takeSeveralShared(q *Several, client string, at time.Duration, d *window.Decision) {
-	s := q.parts[0].store
+	s := q.store
 	s.ledger.mu.Lock()
-	unix := (int64(at) + s.origin) / second
-	counts := findSeveral(q, client, unix)
-	if refuseKnownSeveral(q, counts, unix, d) {
+	now := (int64(at) + s.origin) / millisecond
+	accounts := findSeveral(q, client, now)
+	if refuseKnownSeveral(q, accounts, now, d) {
 		s.ledger.mu.Unlock()
 		return
 	}
@@ -102,7 +149,7 @@ func takeSeveralShared(q *Several, client string, at time.Duration, d *window.De
 		if !s.kept {
 			startKeeper(s)
 		}
-		takeSeveralAlone(q, client, at, false, d)
+		takeSeveralAlone(q, client, at, nil, 0, d)
 		return
 	}
 	b := s.next
@@ -110,7 +157,7 @@ func takeSeveralShared(q *Several, client string, at time.Duration, d *window.De
 	if leads {
 		b = newBatch(s)
 	}
-	g := groupIn(b, q, client, counts, int64(at), unix)
+	g := groupIn(b, q, client, accounts, int64(at), now)
 	g.requests++
 	place := g.requests
 	s.ledger.mu.Unlock()
@@ -125,19 +172,19 @@ func takeSeveralShared(q *Several, client string, at time.Duration, d *window.De
 	}
 	s.ledger.mu.Lock()
 	// The wait may have been longer than a window: what counts is when it ended.
-	takeSeveralAlone(q, client, at+time.Since(b.start), g.asked, d)
+	takeSeveralAlone(q, client, at+time.Since(b.start), g, place, d)
 }
 
-// refuseKnownSeveral refuses a client by counts that are known, as refuseKnown does, and
-// reports whether it did. Who calls it holds the ledger's mutex.
-func refuseKnownSeveral(q *Several, counts []*window.FixedCount, unix int64, d *window.Decision) bool {
+// refuseKnownSeveral refuses a client by what is known, as refuseKnown does, and reports
+// whether it did. Who calls it holds the ledger's mutex.
+func refuseKnownSeveral(q *Several, accounts []*window.Account, now int64, d *window.Decision) bool {
 	way, refused := Shared, false
-	lefts := make([]int64, len(counts))
-	for i, f := range counts {
-		lefts[i] = q.limits[i] - f.Known
+	lefts := make([]int64, len(accounts))
+	for i, a := range accounts {
+		lefts[i] = window.Left(q.limits[i], a, now)
 		if lefts[i] < q.cost {
 			refused = true
-			if f.Lost+f.Unsettled > 0 {
+			if window.Alone(a) {
 				way = Local
 			}
 		}
@@ -145,41 +192,57 @@ func refuseKnownSeveral(q *Several, counts []*window.FixedCount, unix int64, d *
 	if !refused {
 		return false
 	}
-	if q.parts[0].store.health >= away {
+	if q.store.health >= away {
 		way = Local
 	}
-	window.FixedJudge(counts, lefts, q.cost, unix, d)
+	resets, waits := window.Waits(q.limits, accounts, q.cost, now)
+	window.Judge(lefts, resets, waits, q.cost, d)
 	d.Way = way
 	return true
 }
 
-// takeSeveralAlone decides without the store, as the operator chose. Who calls it holds
-// the ledger's mutex, which it gives back.
-func takeSeveralAlone(q *Several, client string, at time.Duration, asked bool, d *window.Decision) {
-	l := q.parts[0]
-	d.Way = l.onStoreFailure
+// takeSeveralAlone decides without the store, as the operator chose. g is the group of the
+// request, which has this place in it, if it got that far. Who calls it holds the ledger's
+// mutex, which it gives back.
+func takeSeveralAlone(q *Several, client string, at time.Duration, g *group, place int64, d *window.Decision) {
+	d.Way = q.onStoreFailure
 	if d.Way != Local {
-		l.ledger.mu.Unlock()
-		refuseOrPass(l, d)
+		q.ledger.mu.Unlock()
+		refuseOrPass(q.store, d)
 		return
 	}
-	gateways := l.fallbackGateways
-	if gateways == 0 {
-		gateways = l.table.gateways
+	share := q.share
+	if share.Gateways == 0 {
+		share.Gateways = q.tables[0].gateways
 	}
-	unix := (int64(at) + l.store.origin) / second
-	window.FixedAloneSeveral(findSeveral(q, client, unix), q.limits, q.cost, unix, l.fallbackLimit, gateways, asked, d)
-	l.ledger.mu.Unlock()
+	asked := g != nil && g.asked
+	name, first := "", int64(1)
+	if asked {
+		name = g.name
+		first = (place-1)*q.cost + 1
+	} else if q.limits[0].Algorithm == window.Exact {
+		name = callName(q.ledger)
+	}
+	now := (int64(at) + q.store.origin) / millisecond
+	window.TakeAlone(q.limits, findSeveral(q, client, now), &share, q.cost, now, asked, name, first, d)
+	q.ledger.mu.Unlock()
+}
+
+// callName returns a name that no other call of any gateway has. Who calls it holds the
+// ledger's mutex.
+func callName(l *ledger) string {
+	l.calls++
+	return gatewayID + "-" + strconv.FormatInt(l.calls, 36)
 }
 
 // groupIn returns the place of a client in a batch: requests of the same limits, client
 // and windows are merged. Who calls it holds the ledger's mutex.
-func groupIn(b *batch, q *Several, client string, counts []*window.FixedCount, at, unix int64) *group {
+func groupIn(b *batch, q *Several, client string, accounts []*window.Account, at, now int64) *group {
 	g := b.groupOf[q.id+client]
-	if g != nil && sameCounts(g.counts, counts) {
+	if g != nil && sameAccounts(g.accounts, accounts) {
 		return g
 	}
-	g = &group{several: q, client: client, at: at, unix: unix, counts: counts}
+	g = &group{several: q, client: client, at: at, now: now, accounts: accounts}
 	if b.groupOf == nil {
 		b.groupOf = map[string]*group{}
 	}
@@ -188,9 +251,9 @@ func groupIn(b *batch, q *Several, client string, counts []*window.FixedCount, a
 	return g
 }
 
-func sameCounts(a, b []*window.FixedCount) bool {
-	for i, f := range a {
-		if b[i] != f {
+func sameAccounts(a, b []*window.Account) bool {
+	for i := range a {
+		if *a[i] != *b[i] {
 			return false
 		}
 	}
@@ -210,9 +273,9 @@ func askGroups(b *batch, deadline time.Time) {
 			}
 			return
 		}
-		calls := encodeGroups(b, pending, try)
+		calls, of := encodeGroups(b, pending, try)
 		lines := make([]string, len(calls))
-		answered, refusals, err := resp.EvalLines(s.conn, deadline, severalScript, calls, lines)
+		answered, refusals, err := resp.EvalLines(s.conn, deadline, of, calls, lines)
 		if !s.conn.Usable {
 			s.conn = nil
 		}
@@ -231,57 +294,106 @@ func askGroups(b *batch, deadline time.Time) {
 	}
 }
 
-// encodeGroups returns the calls of the script for these groups.
-func encodeGroups(b *batch, groups []*group, try int) []string {
+// encodeGroups returns the calls for these groups, and the script of each.
+func encodeGroups(b *batch, groups []*group, try int) (calls []string, of []*resp.Script) {
 	b.store.ledger.mu.Lock()
 	b.locks = true
-	calls := make([]string, len(groups))
-	for i, g := range groups {
+	for _, g := range groups {
 		if try > 0 || b.drifted {
 			replace(b, g)
 		}
 		g.asked = true
-		g.settled = make([]int64, len(g.counts))
-		calls[i] = encodeGroup(g)
+		g.over = false
+		calls = append(calls, encodeGroup(g))
+		of = append(of, g.several.script)
 	}
 	b.locks = false
 	b.store.ledger.mu.Unlock()
-	return calls
+	return calls, of
 }
 
-// replace finds the windows of a group anew: by the store's clock as it is known now, or
-// after those that the store said to be over. Who calls it holds the ledger's mutex.
+// replace finds the accounts of a group anew: by the store's clock as it is known now, or
+// after windows that the store said to be over. Who calls it holds the ledger's mutex.
 func replace(b *batch, g *group) {
-	if b.drifted && g.before == nil {
-		g.unix = (g.at + b.store.origin) / second
-		g.counts = findSeveral(g.several, g.client, g.unix)
-		return
+	if !g.over {
+		g.now = (g.at + b.store.origin) / millisecond
 	}
-	for i, before := range g.before {
-		if before == window.FixedOver && g.counts[i].End > g.unix {
-			g.unix = g.counts[i].End
-		}
-	}
-	g.counts = findSeveral(g.several, g.client, g.unix)
+	g.accounts = findSeveral(g.several, g.client, g.now)
 }
 
 // encodeGroup returns the call of the script for a group. Who calls it holds the
 // ledger's mutex.
 func encodeGroup(g *group) string {
-	keys, args := g.several.head, encodeInt(g.requests)+encodeInt(g.several.cost)
-	for i, f := range g.counts {
-		t := g.several.parts[i].table
-		if f.Key == "" {
-			setKey(t, f)
+	q := g.several
+	keys, args := q.head, encodeInt(g.requests)+encodeInt(q.cost)
+	algorithm := q.limits[0].Algorithm
+	if algorithm != window.Fixed {
+		args += resp.Bulk(strconv.FormatInt(g.now, 10))
+	}
+	if algorithm == window.Exact {
+		g.name = callName(q.ledger)
+		args += resp.Bulk(g.name)
+	}
+	g.settled = nil
+	for i, a := range g.accounts {
+		t := q.tables[i]
+		switch algorithm {
+		case window.Fixed:
+			keys += countKey(t, a.Running)
+			args += encodeFixed(g, t, q.limits[i], a)
+		case window.Sliding:
+			keys += countKey(t, a.Running) + countKey(t, a.Before)
+			args += encodeSliding(g, q.limits[i], a)
+		case window.Exact:
+			keys += entryKey(t, a.Entry)
+			args += encodeInt(q.limits[i].Limit) + encodeInt(q.limits[i].Length*1000) + resp.Bulk(window.LogUnsent(a.Entry.Log, g.requests == 0))
+		default:
+			l := q.limits[i]
+			keys += entryKey(t, a.Entry)
+			args += encodeInt(l.Limit) + encodeInt(l.Length*1000) + encodeInt(l.Burst) + encodeInt(a.Entry.Lack) + encodeInt(a.Entry.At)
 		}
-		keys += f.Key
-		g.settled[i] = window.FixedSettle(f)
-		if t.tailAt != g.unix || t.tailEnd != f.End {
-			newTail(t, f.End, g.unix)
-		}
-		args += encodeInt(g.several.limits[i]) + encodeInt(g.settled[i]) + encodeInt(f.Known-f.Unsettled) + t.tail
 	}
 	return keys + args
+}
+
+// countKey returns the encoded key of a count. Who calls it holds the ledger's mutex.
+func countKey(t *table, f *window.FixedCount) string {
+	if f.Key == "" {
+		setKey(t, f)
+	}
+	return f.Key
+}
+
+// entryKey returns the encoded key of an entry. Who calls it holds the ledger's mutex.
+func entryKey(t *table, e *window.Entry) string {
+	if e.Key == "" {
+		e.Key = resp.Bulk(t.head + ":{" + hexDigest(t, window.EntryClient(e)) + "}")
+	}
+	return e.Key
+}
+
+// encodeFixed encodes the arguments of a limit for FixedSeveralScript. Who calls it holds
+// the ledger's mutex.
+func encodeFixed(g *group, t *table, l *window.Limit, a *window.Account) string {
+	f, unix := a.Running, g.now/1000
+	settled := window.FixedSettle(f)
+	g.settled = append(g.settled, settled)
+	if t.tailAt != unix || t.tailEnd != f.End {
+		newTail(t, f.End, unix)
+	}
+	return encodeInt(l.Limit) + encodeInt(settled) + encodeInt(f.Known-f.Unsettled) + t.tail
+}
+
+// encodeSliding encodes the arguments of a limit for SlidingScript. Who calls it holds the
+// ledger's mutex.
+func encodeSliding(g *group, l *window.Limit, a *window.Account) string {
+	text := encodeInt(l.Limit) + encodeInt(l.Length) + encodeInt(a.Running.End)
+	for _, f := range []*window.FixedCount{a.Running, a.Before} {
+		settled := window.FixedSettle(f)
+		g.settled = append(g.settled, settled)
+		text += encodeInt(settled) + encodeInt(f.Known-f.Unsettled)
+	}
+	return text
 }
 
 // noteGroups deals out what the store answered to these groups, and returns those that
@@ -296,8 +408,7 @@ func noteGroups(b *batch, groups []*group, lines []string, answered int, refusal
 			loseGroup(g)
 			continue
 		}
-		g.before = readCounts(lines[i], len(g.counts))
-		if g.before == nil {
+		if !noteGroup(g, readNumbers(lines[i])) {
 			loseGroup(g)
 			b.broken = true
 			b.err = errNoCount
@@ -305,7 +416,7 @@ func noteGroups(b *batch, groups []*group, lines []string, answered int, refusal
 			resp.Drop(s.link)
 			continue
 		}
-		if noteGroup(g) {
+		if g.over {
 			over = append(over, g)
 		}
 	}
@@ -317,47 +428,151 @@ func noteGroups(b *batch, groups []*group, lines []string, answered int, refusal
 	return over
 }
 
-// noteGroup notes what the store answered to a group, and reports whether a window of it
-// is over. Who calls it holds the ledger's mutex.
-func noteGroup(g *group) (over bool) {
-	lefts := make([]int64, len(g.counts))
-	for i, before := range g.before {
-		over = over || before == window.FixedOver
-		lefts[i] = g.several.limits[i] - before
+// noteGroup notes what the store answered to a group, and reports whether that can be. Who
+// calls it holds the ledger's mutex.
+func noteGroup(g *group, numbers []int64) bool {
+	switch g.several.limits[0].Algorithm {
+	case window.Fixed:
+		return noteFixed(g, numbers)
+	case window.Sliding:
+		return noteSliding(g, numbers)
+	case window.Exact:
+		return noteLog(g, numbers)
 	}
-	if over {
-		for i, f := range g.counts {
-			window.FixedUnsent(f, g.settled[i])
-		}
-		g.settled = nil
-		g.asked = false
-		return true
-	}
-	g.admitted = window.FixedAdmitted(lefts, g.requests, g.several.cost)
-	for i, f := range g.counts {
-		noteAnswer(f, g.before[i]+g.admitted*g.several.cost, g.settled[i])
-	}
-	g.settled = nil
-	g.answered = true
-	return false
+	return noteBucket(g, numbers)
 }
 
-// readCounts reads what the script answers: so many counts. It returns nil where that is
-// none.
-func readCounts(line string, n int) []int64 {
-	words := strings.Split(line, " ")
-	if len(words) != n {
-		return nil
-	}
-	counts := make([]int64, n)
-	for i, word := range words {
-		count, err := strconv.ParseInt(word, 10, 64)
-		if err != nil || count > maxAnswer || count < window.FixedOver {
-			return nil
+// admit notes how many requests were admitted, by what was left before the first of them.
+func admit(g *group) int64 {
+	g.admitted = window.Admitted(g.lefts, g.requests, g.several.cost)
+	return g.admitted * g.several.cost
+}
+
+// settle notes what became of a group whose answer is noted in its accounts.
+func settle(g *group) bool {
+	g.settled = nil
+	g.answered = true
+	g.resets, g.waits = window.Waits(g.several.limits, g.accounts, g.several.cost, g.now)
+	return true
+}
+
+// isOver notes that a window of a group is over and that nothing was counted: it is to be
+// asked for in the next one.
+func isOver(g *group, counts []int64) bool {
+	for i, n := range counts {
+		if n == window.FixedOver {
+			g.over = true
+			if a := g.accounts[i*len(g.accounts)/len(counts)]; a.Running.End*1000 > g.now {
+				g.now = a.Running.End * 1000
+			}
 		}
-		counts[i] = count
+	}
+	if !g.over {
+		return false
+	}
+	for i, f := range countsOf(g) {
+		window.FixedUnsent(f, g.settled[i])
+	}
+	g.settled = nil
+	g.asked = false
+	return true
+}
+
+// countsOf returns the counts of a group in the order of its keys.
+func countsOf(g *group) []*window.FixedCount {
+	var counts []*window.FixedCount
+	for _, a := range g.accounts {
+		counts = append(counts, a.Running)
+		if a.Before != nil {
+			counts = append(counts, a.Before)
+		}
 	}
 	return counts
+}
+
+func noteFixed(g *group, counts []int64) bool {
+	if len(counts) != len(g.accounts) {
+		return false
+	}
+	if isOver(g, counts) {
+		return true
+	}
+	g.lefts = nil
+	for i, l := range g.several.limits {
+		g.lefts = append(g.lefts, l.Limit-counts[i])
+	}
+	units := admit(g)
+	for i, a := range g.accounts {
+		noteAnswer(a.Running, counts[i]+units, g.settled[i])
+	}
+	return settle(g)
+}
+
+func noteSliding(g *group, numbers []int64) bool {
+	if len(numbers) != 1+2*len(g.accounts) {
+		return false
+	}
+	now, counts := numbers[0], numbers[1:]
+	if isOver(g, counts) {
+		return true
+	}
+	g.now = now
+	g.lefts = nil
+	for i, l := range g.several.limits {
+		g.lefts = append(g.lefts, window.SlidingLeft(counts[2*i], counts[2*i+1], l.Limit, g.accounts[i].Running.End*1000-now, l.Length*1000))
+	}
+	units := admit(g)
+	for i, a := range g.accounts {
+		noteAnswer(a.Running, counts[2*i]+units, g.settled[2*i])
+		noteAnswer(a.Before, counts[2*i+1], g.settled[2*i+1])
+	}
+	return settle(g)
+}
+
+func noteBucket(g *group, numbers []int64) bool {
+	if len(numbers) != 2*len(g.accounts) {
+		return false
+	}
+	g.lefts = nil
+	for i, l := range g.several.limits {
+		g.lefts = append(g.lefts, window.BucketLeft(numbers[2*i], l.Burst, l.Length*1000))
+	}
+	units := admit(g)
+	for i, a := range g.accounts {
+		window.BucketAnswered(a.Entry, g.several.limits[i], numbers[2*i], numbers[2*i+1], units)
+		g.now = numbers[2*i+1]
+	}
+	return settle(g)
+}
+
+func noteLog(g *group, numbers []int64) bool {
+	if len(numbers) != 1+3*len(g.accounts) {
+		return false
+	}
+	g.now = numbers[0]
+	g.lefts = nil
+	for i, l := range g.several.limits {
+		g.lefts = append(g.lefts, l.Limit-numbers[1+3*i])
+	}
+	units := admit(g)
+	for i, a := range g.accounts {
+		l := g.several.limits[i]
+		window.LogAnswered(a.Entry, g.now, l.Length*1000, numbers[1+3*i], numbers[2+3*i], g.several.cost, numbers[3+3*i], g.name, units)
+	}
+	return settle(g)
+}
+
+// readNumbers reads what a script answers, or nil if that is no line of numbers.
+func readNumbers(line string) []int64 {
+	var numbers []int64
+	for _, word := range strings.Split(line, " ") {
+		n, err := strconv.ParseInt(word, 10, 64)
+		if err != nil || n > maxAnswer || n < window.FixedOver {
+			return nil
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers
 }
 
 // loseGroup notes that a call for a group was sent and got no answer. Who calls it holds
@@ -366,7 +581,7 @@ func loseGroup(g *group) {
 	if g.settled == nil {
 		return
 	}
-	for i, f := range g.counts {
+	for i, f := range countsOf(g) {
 		window.FixedLost(f, g.settled[i])
 	}
 	g.settled = nil
@@ -377,11 +592,11 @@ func noteGroupRefusal(b *batch, groups []*group, refusals []string) {
 	if b.refusal != "" {
 		return
 	}
-	b.prefix = groups[0].several.parts[0].table.head
+	b.prefix = groups[0].several.tables[0].head
 	for i, refusal := range refusals {
 		if refusal != "" {
 			b.refusal = refusal
-			b.prefix = groups[i].several.parts[0].table.head
+			b.prefix = groups[i].several.tables[0].head
 			return
 		}
 	}
@@ -394,10 +609,10 @@ func judgeGroup(g *group, place int64, d *window.Decision) {
 	if earlier > g.admitted {
 		earlier = g.admitted
 	}
-	lefts := make([]int64, len(g.counts))
-	for i, before := range g.before {
-		lefts[i] = g.several.limits[i] - before - earlier*g.several.cost
+	lefts := make([]int64, len(g.lefts))
+	for i, left := range g.lefts {
+		lefts[i] = left - earlier*g.several.cost
 	}
 	d.Way = Shared
-	window.FixedJudge(g.counts, lefts, g.several.cost, g.unix, d)
+	window.Judge(lefts, g.resets, g.waits, g.several.cost, d)
 }

@@ -15,6 +15,7 @@ import (
 type ledger struct {
 	mu    sync.Mutex
 	turns int64 // batches made, guarded by mu
+	calls int64 // names given to calls, guarded by mu
 }
 
 // A table holds the counts of one name in one scope in this gateway's memory, for one
@@ -28,14 +29,16 @@ type table struct {
 	ledger *ledger
 
 	// These are guarded by the ledger's mutex.
-	origin     int64 // for a scope that is counted in memory: unix nanoseconds at Began
-	counts     *window.FixedCounts
-	used       bool      // counted in since idle was set
-	gateways   int64     // that count in this scope, this one included, as last learnt; 0: never
-	gatewaysAt time.Time // when that was learnt
-	tail       string    // encoded arguments of the script that are the same for all
-	tailEnd    int64     // the end of the window for which they are, in unix seconds
-	tailAt     int64     // the time for which they are, in unix seconds
+	origin     int64               // for a scope that is counted in memory: unix nanoseconds at Began
+	counts     *window.FixedCounts // of fixed and sliding windows
+	entries    *window.Entries     // of logs and buckets
+	limit      window.Limit        // as it was last set
+	used       bool                // counted in since idle was set
+	gateways   int64               // that count in this scope, this one included, as last learnt; 0: never
+	gatewaysAt time.Time           // when that was learnt
+	tail       string              // encoded arguments of the script that are the same for all
+	tailEnd    int64               // the end of the window for which they are, in unix seconds
+	tailAt     int64               // the time for which they are, in unix seconds
 
 	idle time.Time // guarded by tablesMu: no count is younger, unless used
 }
@@ -62,7 +65,7 @@ func openLedger(name string) *ledger {
 // kept, since handlers of an earlier configuration may still count in it; but tables in
 // which nothing was counted for two windows are emptied. Where several middlewares
 // of one scope differ in maxClients, the one that was loaded last is obeyed.
-func openTable(l *ledger, where, scope, name string, length int64, maxClients int, now time.Time) *table {
+func openTable(l *ledger, where, scope string, s *Settings, now time.Time) *table {
 	tablesMu.Lock()
 	defer tablesMu.Unlock()
 	for _, t := range tables {
@@ -71,25 +74,64 @@ func openTable(l *ledger, where, scope, name string, length int64, maxClients in
 			t.used = false
 			t.idle = now
 		} else if now.Sub(t.idle) > time.Duration(2*t.length)*time.Second {
-			window.FixedClear(t.counts)
+			empty(t)
 		}
 		t.ledger.mu.Unlock()
 	}
 	head := scope
-	if name != "" {
-		head += ":" + name
+	if s.Name != "" {
+		head += ":" + s.Name
 	}
-	identity := where + " " + head + " " + strconv.FormatInt(length, 10)
+	head += suffixes[s.Algorithm]
+	identity := where + " " + head + " " + strconv.FormatInt(s.Window, 10)
 	t := tables[identity]
 	if t == nil {
-		t = &table{scope: scope, head: head, length: length, ledger: l, counts: window.NewFixedCounts(length, maxClients), idle: now}
+		t = newTable(l, scope, head, s, now)
 		tables[identity] = t
 	}
 	l.mu.Lock()
 	t.origin = now.UnixNano() - int64(now.Sub(Began))
-	window.FixedSetMax(t.counts, maxClients)
+	t.limit = window.Limit{Algorithm: s.Algorithm, Limit: s.Limit, Length: s.Window, Burst: s.Burst}
+	setMax(t, s.MaxClients)
 	l.mu.Unlock()
 	return t
+}
+
+// suffixes are what stands before the braces of a key, by algorithm.
+var suffixes = []string{"", ":sw", ":log", ":tb"}
+
+func newTable(l *ledger, scope, head string, s *Settings, now time.Time) *table {
+	t := &table{scope: scope, head: head, length: s.Window, ledger: l, idle: now}
+	switch s.Algorithm {
+	case window.Fixed:
+		t.counts = window.NewFixedCounts(s.Window, s.MaxClients)
+	case window.Sliding:
+		t.counts = window.NewSlidingCounts(s.Window, s.MaxClients)
+	default:
+		t.entries = window.NewEntries(s.Algorithm == window.Exact, s.MaxClients)
+	}
+	return t
+}
+
+// empty drops what a table holds. Who calls it holds the ledger's mutex.
+func empty(t *table) {
+	if t.counts != nil {
+		window.FixedClear(t.counts)
+	} else {
+		window.EntriesClear(t.entries)
+	}
+}
+
+// setMax bounds the clients of a table. Who calls it holds the ledger's mutex.
+func setMax(t *table, maxClients int) {
+	switch {
+	case t.entries != nil:
+		window.EntriesSetMax(t.entries, maxClients)
+	case t.limit.Algorithm == window.Sliding:
+		window.FixedSetMax(t.counts, 2*maxClients)
+	default:
+		window.FixedSetMax(t.counts, maxClients)
+	}
 }
 
 // tablesIn returns all tables of a ledger.

@@ -19,11 +19,11 @@ func byDigest(s *Script) string {
 	return "$7\r\nEVALSHA\r\n$40\r\n" + s.SHA
 }
 
-// EvalLines is EvalAll for calls of any number of keys and arguments and a script that
-// answers with one line, a simple string. calls[i] is a whole call, begun with CallHead;
+// EvalLines is EvalAll for calls of any number of keys and arguments and scripts that
+// answer with one line, a simple string. calls[i] is a whole call of scripts[i], begun with CallHead;
 // lines[i] receives the text that it answers. What EvalAll says of refusals, answered,
 // err and of calls that are sent once more holds here too.
-func EvalLines(c *Conn, deadline time.Time, s *Script, calls, lines []string) (answered int, refusals []string, err error) {
+func EvalLines(c *Conn, deadline time.Time, scripts []*Script, calls, lines []string) (answered int, refusals []string, err error) {
 	if !c.Usable || len(calls) == 0 || len(calls) > len(lines) {
 		return 0, nil, unwritten(c, 0, calls, make([]int64, len(lines)))
 	}
@@ -38,7 +38,7 @@ func EvalLines(c *Conn, deadline time.Time, s *Script, calls, lines []string) (a
 	}
 	again := make([]string, len(calls))
 	for _, i := range unknown {
-		again[i] = strings.Replace(calls[i], byDigest(s), "$4\r\nEVAL"+header(len(s.Body))+s.Body, 1)
+		again[i] = strings.Replace(calls[i], byDigest(scripts[i]), "$4\r\nEVAL"+header(len(scripts[i].Body))+scripts[i].Body, 1)
 	}
 	answered, _, err = sendLines(c, deadline, again, lines, refusals, unknown)
 	for i := answered; i < len(calls); i++ {

@@ -127,7 +127,7 @@ func FixedClient(f *FixedCount) string {
 // own is above 0, that is instead how many requests of a client in a window this
 // gateway lets pass alone, but never more than are left.
 func FixedAlone(f *FixedCount, unix, limit, own, gateways int64, asked bool, d *Decision) {
-	left := fixedShare(f, limit, own, gateways)
+	left := share(limit-f.Known, f.Lost+f.Unsettled, f.Spent, &Share{Own: own, Gateways: gateways})
 	d.Reset = f.End - unix
 	if left < 1 {
 		d.RetryAfter = d.Reset
@@ -197,6 +197,7 @@ type FixedCounts struct {
 
 	length   int64 // of a window, in seconds
 	max      int
+	both     bool         // the window before the newest is needed
 	current  *fixedWindow // the newest
 	previous *fixedWindow // the one before
 }
@@ -219,6 +220,14 @@ const evictionSample = 8
 func NewFixedCounts(length int64, max int) *FixedCounts {
 	c := &FixedCounts{length: length, max: max}
 	FixedClear(c)
+	return c
+}
+
+// NewSlidingCounts is NewFixedCounts for sliding windows: twice as many counts are held,
+// since each client has two, and of an ended window they go one by one.
+func NewSlidingCounts(length int64, max int) *FixedCounts {
+	c := NewFixedCounts(length, 2*max)
+	c.both = true
 	return c
 }
 
@@ -255,10 +264,15 @@ func FixedFind(c *FixedCounts, client string, unix int64) *FixedCount {
 	if f != nil {
 		return f
 	}
+	return fixedAdd(c, w, client)
+}
+
+// fixedAdd adds a count to window w.
+func fixedAdd(c *FixedCounts, w *fixedWindow, client string) *FixedCount {
 	if FixedLen(c) >= c.max {
 		fixedEvict(c, w)
 	}
-	f = &FixedCount{End: w.end, client: client, place: len(w.order)}
+	f := &FixedCount{End: w.end, client: client, place: len(w.order)}
 	w.counts[client] = f
 	w.order = append(w.order, f)
 	return f
@@ -340,7 +354,7 @@ func fixedAdvance(c *FixedCounts, id int64) {
 // fixedEvict makes room for one count in window w.
 func fixedEvict(c *FixedCounts, w *fixedWindow) {
 	old := c.previous
-	if len(old.order) > 0 && w == c.current {
+	if len(old.order) > 0 && w == c.current && !c.both {
 		c.previous = newFixedWindow(old.id, c.length)
 		if len(w.order) < c.max {
 			return

@@ -1,0 +1,383 @@
+package window
+
+// An Algorithm is a way to count.
+type Algorithm int
+
+const (
+	// Fixed counts in windows that stand on the clock: see FixedScript.
+	Fixed Algorithm = iota
+	// Sliding estimates what lies in the window that ends now: see SlidingScript.
+	Sliding
+	// Exact keeps the time of each request: see LogScript.
+	Exact
+	// Bucket takes tokens out of a bucket that fills evenly: see BucketScript.
+	Bucket
+)
+
+// A Limit is how much a client may make of requests. An Account is held to one.
+type Limit struct {
+	Algorithm Algorithm
+	Limit     int64 // in a window, 1 to MaxCount
+	Length    int64 // of a window, in seconds
+	Burst     int64 // of a bucket, in tokens
+}
+
+// An Account is what one gateway knows of one client under one limit. Which of it is
+// there depends on the algorithm of its limit.
+type Account struct {
+	Running *FixedCount // fixed and sliding window: the window that runs
+	Before  *FixedCount // sliding window: the one before
+	Entry   *Entry      // the others
+}
+
+// Left returns how much of a limit is left by what is known, at a time in unix
+// milliseconds: less than zero where the client is over it.
+func Left(l *Limit, a *Account, now int64) int64 {
+	switch l.Algorithm {
+	case Fixed:
+		return l.Limit - a.Running.Known
+	case Sliding:
+		return SlidingLeft(a.Running.Known, a.Before.Known, l.Limit, a.Running.End*1000-now, l.Length*1000)
+	case Bucket:
+		lack := BucketLack(a.Entry.Lack, a.Entry.At, now, l.Limit)
+		return BucketLeft(lack, l.Burst, l.Length*1000)
+	}
+	return LogLeft(a.Entry.Log, l.Limit, now, l.Length*1000)
+}
+
+// Wait returns after how many milliseconds a client that stays silent has so much of a
+// limit left, by what is known; cost is at most what a limit can hold.
+func Wait(l *Limit, a *Account, cost, now int64) int64 {
+	switch l.Algorithm {
+	case Fixed:
+		if l.Limit-a.Running.Known >= cost {
+			return 0
+		}
+		return a.Running.End*1000 - now
+	case Sliding:
+		return SlidingWait(a.Running.Known, a.Before.Known, l.Limit, cost, a.Running.End*1000-now, l.Length*1000)
+	case Bucket:
+		lack := BucketLack(a.Entry.Lack, a.Entry.At, now, l.Limit)
+		return BucketWait(lack, cost, l.Limit, l.Burst, l.Length*1000)
+	}
+	return LogWait(a.Entry.Log, l.Limit, cost, now, l.Length*1000)
+}
+
+// Capacity returns the most that a limit can have left.
+func Capacity(l *Limit) int64 {
+	if l.Algorithm == Bucket {
+		return l.Burst
+	}
+	return l.Limit
+}
+
+// LongestWait returns the longest time in seconds after which a refused client that stays
+// silent is allowed again, for requests that cost so much, at most what the limit can hold.
+func LongestWait(l *Limit, cost int64) int64 {
+	switch l.Algorithm {
+	case Sliding:
+		return 2 * l.Length
+	case Bucket:
+		return (cost*l.Length + l.Limit - 1) / l.Limit
+	}
+	return l.Length
+}
+
+// Alone reports whether a part of what is known comes from this gateway alone.
+func Alone(a *Account) bool {
+	if a.Entry == nil {
+		return a.Running.Lost+a.Running.Unsettled > 0 || a.Before != nil && a.Before.Lost+a.Before.Unsettled > 0
+	}
+	return a.Entry.aloneAt > 0 || a.Entry.Log != nil && a.Entry.Log.alone > 0
+}
+
+// Take counts one request in several accounts of one client, in all of them or in none, at
+// a time in unix milliseconds, and decides it: the twin of the scripts.
+func Take(limits []*Limit, accounts []*Account, cost, now int64, d *Decision) {
+	lefts := make([]int64, len(limits))
+	for i, l := range limits {
+		lefts[i] = Left(l, accounts[i], now)
+	}
+	if fits(lefts, cost) {
+		for i, l := range limits {
+			count(l, accounts[i], cost, now, "", 1)
+		}
+	}
+	resets, waits := Waits(limits, accounts, cost, now)
+	Judge(lefts, resets, waits, cost, d)
+}
+
+// fits reports whether every limit has room for a request.
+func fits(lefts []int64, cost int64) bool {
+	for _, left := range lefts {
+		if left < cost {
+			return false
+		}
+	}
+	return true
+}
+
+// count notes what passed, in a log under a name, from the member first on.
+func count(l *Limit, a *Account, units, now int64, name string, first int64) {
+	switch l.Algorithm {
+	case Fixed, Sliding:
+		a.Running.Known += units
+		return
+	case Bucket:
+		e := a.Entry
+		e.Lack = BucketLack(e.Lack, e.At, now, l.Limit) + units*l.Length*1000
+		if now > e.At {
+			e.At = now
+		}
+		e.until = e.At + e.Lack/l.Limit
+		return
+	}
+	logAdd(a.Entry.Log, now, name, first, first+units-1)
+	a.Entry.until = a.Entry.Log.newest + l.Length*1000
+}
+
+// Waits returns after how many whole seconds, at least 1, a client that stays silent has
+// all of each limit again, and after how many it has room for a request, by what is known
+// at a time in unix milliseconds.
+func Waits(limits []*Limit, accounts []*Account, cost, now int64) (resets, waits []int64) {
+	for i, l := range limits {
+		resets = append(resets, seconds(Wait(l, accounts[i], Capacity(l), now)))
+		if cost > Capacity(l) {
+			waits = append(waits, resets[i])
+		} else {
+			waits = append(waits, seconds(Wait(l, accounts[i], cost, now)))
+		}
+	}
+	return resets, waits
+}
+
+// seconds returns milliseconds in whole seconds, rounded up, at least 1.
+func seconds(ms int64) int64 {
+	if ms < 1 {
+		return 1
+	}
+	return (ms + 999) / 1000
+}
+
+// Judge decides a request that costs so much by what was left of each limit before it: it
+// passes where all have room for it. resets and waits are as of Waits. It counts nothing.
+//
+// The decision is that of the limit that binds: of those that refuse the one that lasts
+// longest, else the one that has least left, and if two have, the one that lasts longer.
+func Judge(lefts, resets, waits []int64, cost int64, d *Decision) {
+	n := len(lefts)
+	all := &Standings{Remaining: make([]int64, n), Reset: resets, Refused: make([]bool, n)}
+	d.Several = all
+	d.Allowed = fits(lefts, cost)
+	binding := -1
+	for i, left := range lefts {
+		all.Refused[i] = left < cost
+		if d.Allowed {
+			left -= cost
+		}
+		if left < 0 {
+			left = 0
+		}
+		all.Remaining[i] = left
+		if all.Refused[i] == d.Allowed {
+			continue
+		}
+		if binding < 0 || !d.Allowed && waits[i] > waits[binding] || d.Allowed && tighter(all, i, binding) {
+			binding = i
+		}
+	}
+	d.Remaining = all.Remaining[binding]
+	d.Reset = resets[binding]
+	if !d.Allowed {
+		d.RetryAfter = waits[binding]
+	}
+}
+
+// tighter reports whether limit i leaves less than limit j, or as much for longer.
+func tighter(all *Standings, i, j int) bool {
+	if all.Remaining[i] != all.Remaining[j] {
+		return all.Remaining[i] < all.Remaining[j]
+	}
+	return all.Reset[i] > all.Reset[j]
+}
+
+// A Share says how much one gateway lets pass alone: see FixedAlone.
+type Share struct {
+	Own      int64 // units in a window; 0: Gateways says it
+	Gateways int64 // less than 1 counts as 1
+}
+
+// TakeAlone is Take for one gateway without the store, which gives out its share of what
+// is left. asked says that the store was told of this request and did not answer; a log
+// was told its units under that name, beginning with the member first.
+func TakeAlone(limits []*Limit, accounts []*Account, s *Share, cost, now int64, asked bool, name string, first int64, d *Decision) {
+	lefts := make([]int64, len(limits))
+	for i, l := range limits {
+		lefts[i] = shareLeft(l, accounts[i], s, now)
+	}
+	if fits(lefts, cost) {
+		for i, l := range limits {
+			addAlone(l, accounts[i], s, cost, now, asked, name, first)
+		}
+	}
+	resets, waits := Waits(limits, accounts, cost, now)
+	for i, l := range limits {
+		if lefts[i] < cost {
+			waits[i] = seconds(aloneWait(l, accounts[i], s, cost, now))
+		}
+	}
+	Judge(lefts, resets, waits, cost, d)
+}
+
+// aloneWait returns after how many milliseconds the share of this gateway has room again.
+func aloneWait(l *Limit, a *Account, s *Share, cost, now int64) int64 {
+	until := now
+	if cost <= Capacity(l) {
+		until += Wait(l, a, cost, now)
+	}
+	next := now
+	switch {
+	case l.Algorithm == Fixed || l.Algorithm == Sliding:
+		next = a.Running.End * 1000
+	case s.Own > 0:
+		next = a.Entry.spentEnd
+	case l.Algorithm == Exact:
+		next = now + l.Length*1000
+	case cost <= l.Burst && a.Entry.aloneAt > 0:
+		next = now + BucketWait(BucketLack(a.Entry.alone, a.Entry.aloneAt, now, l.Limit), cost, l.Limit, l.Burst, l.Length*1000)
+	}
+	if next > until {
+		until = next
+	}
+	return until - now
+}
+
+// shareLeft returns how much of a limit this gateway may let pass alone.
+func shareLeft(l *Limit, a *Account, s *Share, now int64) int64 {
+	left := Left(l, a, now)
+	switch l.Algorithm {
+	case Fixed, Sliding:
+		return share(left, a.Running.Lost+a.Running.Unsettled, a.Running.Spent, s)
+	}
+	e := a.Entry
+	if e.spentEnd <= now {
+		e.spent = 0
+	}
+	if l.Algorithm == Exact {
+		return share(left-e.Log.others, e.Log.alone, e.spent, s)
+	}
+	if s.Own > 0 {
+		return share(left, 0, e.spent, s)
+	}
+	if e.aloneAt > 0 {
+		alone := BucketLeft(BucketLack(e.alone, e.aloneAt, now, l.Limit), l.Burst, l.Length*1000)
+		if alone < left {
+			return alone
+		}
+	}
+	return left
+}
+
+// share returns the part of what is left that falls to one gateway, which has let pass so
+// much alone since the store was last heard of, and so much in this window.
+func share(left, alone, spent int64, s *Share) int64 {
+	if s.Own > 0 {
+		if s.Own-spent < left {
+			return s.Own - spent
+		}
+		return left
+	}
+	if s.Gateways > 1 {
+		return (left+alone+s.Gateways-1)/s.Gateways - alone
+	}
+	return left
+}
+
+// addAlone counts what passed alone.
+func addAlone(l *Limit, a *Account, s *Share, units, now int64, asked bool, name string, first int64) {
+	if l.Algorithm == Fixed || l.Algorithm == Sliding {
+		f := a.Running
+		f.Known += units
+		f.Spent += units
+		if asked {
+			f.Lost += units
+		} else {
+			f.Unsettled += units
+		}
+		return
+	}
+	e := a.Entry
+	if e.spentEnd <= now {
+		e.spentEnd = (now/(l.Length*1000) + 1) * l.Length * 1000
+	}
+	e.spent += units
+	if l.Algorithm == Exact {
+		count(l, a, units, now, name, first)
+		e.Log.unsent++
+		e.Log.alone += units
+		return
+	}
+	if e.aloneAt == 0 {
+		e.alone = e.Lack
+		e.aloneAt = e.At
+	}
+	gateways := s.Gateways
+	if gateways < 1 {
+		gateways = 1
+	}
+	e.alone = BucketLack(e.alone, e.aloneAt, now, l.Limit) + gateways*units*l.Length*1000
+	if now > e.aloneAt {
+		e.aloneAt = now
+	}
+	count(l, a, units, now, "", 1)
+}
+
+// Admitted returns how many of a number of requests were counted, each of this cost, by
+// what was left of each limit before the first of them.
+func Admitted(lefts []int64, requests, cost int64) int64 {
+	for _, left := range lefts {
+		if left < cost {
+			return 0
+		}
+		if left/cost < requests {
+			requests = left / cost
+		}
+	}
+	return requests
+}
+
+// Clients returns up to count of those who have a sliding window, or an entry if counts is
+// nil, at a time in unix milliseconds, for a walk over all that were there when it began,
+// as FixedPart does.
+func Clients(counts *FixedCounts, entries *Entries, now int64, count, next int) (clients []string, after int) {
+	if counts == nil {
+		part, after := EntriesPart(entries, count, next)
+		for _, e := range part {
+			if e.until > now {
+				clients = append(clients, e.client)
+			}
+		}
+		return clients, after
+	}
+	// What stands in the ended window comes last in this order.
+	old := counts.previous.order
+	total := len(old) + len(counts.current.order)
+	if next == 0 || next > total {
+		next = total
+	}
+	from := next - count
+	if from < 0 {
+		from = 0
+	}
+	for i := from; i < next; i++ {
+		if i < len(old) {
+			clients = append(clients, old[i].client)
+		} else {
+			clients = append(clients, counts.current.order[i-len(old)].client)
+		}
+	}
+	if from == 0 {
+		return clients, -1
+	}
+	return clients, from
+}

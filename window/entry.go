@@ -1,0 +1,125 @@
+package window
+
+import "math/rand"
+
+// An Entry is what one gateway knows of one client's bucket or log.
+type Entry struct {
+	// Lack is how many parts a bucket lacked At a time in unix milliseconds.
+	Lack, At int64
+	// Log is there for a log.
+	Log *Log
+
+	// Key is for whoever asks the store; nothing here reads it.
+	Key string
+
+	// What a bucket would lack if all gateways had let pass as much alone as this one,
+	// while the store is away.
+	alone, aloneAt int64
+	// Units that passed alone in the window that ends then: see FixedAlone.
+	spent, spentEnd int64
+
+	until  int64 // from when on it says nothing, in unix milliseconds
+	client string
+	place  int // in the order of its table
+}
+
+// EntryClient returns whose entry it is.
+func EntryClient(e *Entry) string {
+	return e.client
+}
+
+// Entries are the buckets or logs of many clients in one gateway's memory: the twins of
+// BucketScript and LogScript. They are at most max. When they are, one that says nothing
+// any more goes first, else the one of a small random sample that says nothing soonest:
+// who is near a limit outlives a crowd of newcomers. Whose entry is evicted starts anew in
+// this gateway's memory.
+//
+// Entries are not safe for concurrent use.
+type Entries struct {
+	logs    bool
+	max     int
+	clients map[string]*Entry
+	order   []*Entry // the same, to be picked from, and visited part by part
+}
+
+// NewEntries returns an empty table of logs or of buckets for at most max clients, at
+// least 1.
+func NewEntries(logs bool, max int) *Entries {
+	return &Entries{logs: logs, max: max, clients: map[string]*Entry{}}
+}
+
+// EntryFind returns the entry of a client at a time in unix milliseconds. It is zero if
+// there was none. It stays valid, if of no use to others, when it is evicted.
+func EntryFind(t *Entries, client string, now int64) *Entry {
+	e := t.clients[client]
+	if e != nil {
+		return e
+	}
+	if len(t.order) >= t.max {
+		entryEvict(t, now)
+		if len(t.order) >= t.max {
+			entryEvict(t, now)
+		}
+	}
+	e = &Entry{client: client, place: len(t.order)}
+	if t.logs {
+		e.Log = &Log{}
+	}
+	t.clients[client] = e
+	t.order = append(t.order, e)
+	return e
+}
+
+// entryEvict drops one entry of a few.
+func entryEvict(t *Entries, now int64) {
+	count := len(t.order)
+	if count == 0 {
+		return
+	}
+	victim := t.order[rand.Intn(count)]
+	for i := 1; i < evictionSample && victim.until > now; i++ {
+		e := t.order[rand.Intn(count)]
+		if e.until < victim.until {
+			victim = e
+		}
+	}
+	last := t.order[count-1]
+	last.place = victim.place
+	t.order[victim.place] = last
+	t.order[count-1] = nil
+	t.order = t.order[:count-1]
+	delete(t.clients, victim.client)
+}
+
+// EntriesPart is to Entries what FixedPart is to FixedCounts.
+func EntriesPart(t *Entries, count, next int) (part []*Entry, after int) {
+	if next == 0 || next > len(t.order) {
+		next = len(t.order)
+	}
+	from := next - count
+	if from < 0 {
+		from = 0
+	}
+	part = append(part, t.order[from:next]...)
+	if from == 0 {
+		return part, -1
+	}
+	return part, from
+}
+
+// EntriesClear drops all entries.
+func EntriesClear(t *Entries) {
+	t.clients = map[string]*Entry{}
+	t.order = nil
+}
+
+// EntriesLen returns how many entries are held.
+func EntriesLen(t *Entries) int {
+	return len(t.order)
+}
+
+// EntriesSetMax changes how many entries may be held, at least 1. Where more are held,
+// they go two for each one that comes.
+func EntriesSetMax(t *Entries, max int) {
+	t.max = max
+}
