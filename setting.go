@@ -129,7 +129,7 @@ func check(config *Config, name string) (*setting, error) {
 		s.policies = append(s.policies, o.policy(path, &config.Rules[i], top, s.scope, told))
 	}
 	s.policies = append(s.policies, top)
-	s.guard = o.guard(&config.GatewayLimit)
+	s.guard = o.guard(&config.GatewayLimit, s.policies)
 	s.common = limiter.Settings{
 		Scope:      s.scope,
 		MaxClients: int(o.integer("maxClients", or(config.MaxClients, 65536), 1, maxClients)),
@@ -496,11 +496,17 @@ func (o *options) overrides(path string, configs []OverrideConfig, p *policy, sc
 }
 
 // guard returns nil where none is set.
-func (o *options) guard(config *GatewayLimitConfig) *guard {
+func (o *options) guard(config *GatewayLimitConfig, policies []*policy) *guard {
 	if config.Limit == nil && config.Window == nil {
 		return nil
 	}
-	return &guard{limit: o.limit("gatewayLimit.limit", config.Limit), window: o.window("gatewayLimit.window", config.Window)}
+	g := &guard{limit: o.limit("gatewayLimit.limit", config.Limit), window: o.window("gatewayLimit.window", config.Window)}
+	for _, p := range policies {
+		if p.cost > g.limit {
+			o.refuse("gatewayLimit.limit", strconv.FormatInt(g.limit, 10), "no request would pass that costs "+strconv.FormatInt(p.cost, 10))
+		}
+	}
+	return g
 }
 
 // exempt returns nil where nothing is exempt.

@@ -49,6 +49,9 @@ func token(claims string) map[string]string {
 	return map[string]string{"Authorization": bearer(claims, "right")}
 }
 
+// digest returns what stands for a header's value in a key of the store.
+func digest(of string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(of))) }
+
 func agent(name string) map[string]string { return map[string]string{"User-Agent": name} }
 
 const (
@@ -61,14 +64,6 @@ var scripts = []script{
 	{
 		name: "services", host: "shop.example.com",
 		steps: []step{{want: "200: 1", hits: "1"}},
-		also: func(t *testing.T, s *site) {
-			// A header alone does not know who the load balancer is.
-			const keyed = "keyed.example.com"
-			s.play(t, keyed, step{n: 60, from: "203.0.113.1", want: "200: 60"})
-			s.play(t, keyed, step{from: "203.0.113.2", want: "429: 1"})
-			s.play(t, keyed, step{from: "203.0.113.2", header: key, want: "200: 1"})
-			s.play(t, "exempt.example.com", step{n: 70, from: "203.0.113.1", header: key, want: "200: 70", fields: uncounts})
-		},
 	},
 	{
 		name: "login", host: "shop.example.com",
@@ -122,8 +117,8 @@ var scripts = []script{
 			{target: "/public/x", from: "203.0.113.2", want: "200: 1"},
 		},
 		also: func(t *testing.T, s *site) {
-			if digest := fmt.Sprintf("%x", sha256.Sum256([]byte("acme"))); s.store.Sum("rate:api-quota@file:{"+digest+"}:*") != 102 {
-				t.Errorf("the customer acme is not counted under %s", digest)
+			if counted := s.store.Sum("rate:api-quota@file:{" + digest("acme") + "}:*"); counted != 102 {
+				t.Errorf("of the customer acme the store has counted %d", counted)
 			}
 		},
 	},
@@ -201,15 +196,12 @@ var scripts = []script{
 				"Access-Control-Allow-Origin": "https://spa.example.com", "Access-Control-Expose-Headers": "~Retry-After", "Vary": "~Origin", "Retry-After": some,
 			}},
 			{header: with(crossing, "X-API-Key", "another"), want: "200: 1", fields: map[string]string{"Access-Control-Expose-Headers": "~RateLimit"}},
-		},
-		also: func(t *testing.T, s *site) {
-			const widgets = "widgets.example.com"
-			s.play(t, widgets, step{n: 70, method: "OPTIONS", header: question, want: "200: 70", hits: "70", fields: uncounts})
-			s.play(t, widgets, step{n: 30, method: "OPTIONS", header: crossing, want: "200: 30", hits: "30"})
-			s.play(t, widgets, step{n: 31, header: crossing, want: "200: 30, 429: 1", fields: map[string]string{
+			{host: "exposed.example.com", header: with(crossing, "X-API-Key", "third"), want: "200: 1", fields: map[string]string{"Access-Control-Expose-Headers": "X-Only"}},
+			{host: "widgets.example.com", n: 70, method: "OPTIONS", header: question, want: "200: 70", hits: "70", fields: uncounts},
+			{host: "widgets.example.com", n: 30, method: "OPTIONS", header: crossing, want: "200: 30", hits: "30"},
+			{host: "widgets.example.com", n: 31, header: crossing, want: "200: 30, 429: 1", fields: map[string]string{
 				"Access-Control-Allow-Origin": none, "Access-Control-Expose-Headers": "~Retry-After",
-			}})
-			s.play(t, "exposed.example.com", step{header: with(crossing, "X-API-Key", "third"), want: "200: 1", fields: map[string]string{"Access-Control-Expose-Headers": "X-Only"}})
+			}},
 		},
 	},
 	{
@@ -249,9 +241,9 @@ var scripts = []script{
 			s.refusedSoon(t, "before.example.com", step{header: key})
 			s.refusedSoon(t, "before.example.com", step{from: "203.0.113.2"})
 			// In memory, each router has a bucket of its own.
-			for _, path := range []string{"/one", "/two"} {
-				s.play(t, "buckets.example.com", step{n: 50, target: path, want: "200: 50"})
-				s.refusedSoon(t, "buckets.example.com", step{target: path})
+			for _, host := range []string{"bucket.example.com", "bucket-two.example.com"} {
+				s.play(t, host, step{n: 50, want: "200: 50"})
+				s.refusedSoon(t, host, step{})
 			}
 		},
 	},
@@ -274,8 +266,7 @@ var scripts = []script{
 		},
 		also: func(t *testing.T, s *site) {
 			// A client that has made 995 today.
-			digest := sha256.Sum256([]byte("diligent"))
-			s.store.Do("SET", fmt.Sprintf("rate:data-quota@file:day:{%x}:%d", digest, time.Now().Unix()/86400), 995, "EX", 86400)
+			s.store.Do("SET", fmt.Sprintf("rate:data-quota@file:day:{%s}:%d", digest("diligent"), time.Now().Unix()/86400), 995, "EX", 86400)
 			s.play(t, "data.example.com", step{n: 6, header: with(apiKey("diligent"), "Accept", "application/json"), want: "200: 5, 429: 1", fields: map[string]string{
 				"RateLimit": `~"data-quota@file:burst";r=15;`, "X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "0",
 			}})
@@ -304,28 +295,67 @@ var scripts = []script{
 	},
 }
 
-// besides is what the page speaks of and has no configuration for.
-var besides = lab.Map{
-	"routers": lab.Map{
-		"exposed":    lab.Map{"rule": "Host(`exposed.example.com`)", "middlewares": []string{"exposing", "spa-quota"}, "service": "app"},
-		"keyed":      lab.Map{"rule": "Host(`keyed.example.com`)", "middlewares": []string{"keyed"}, "service": "app"},
-		"exempt":     lab.Map{"rule": "Host(`exempt.example.com`)", "middlewares": []string{"exempt"}, "service": "app"},
-		"bucket-one": lab.Map{"rule": "Host(`buckets.example.com`) && Path(`/one`)", "middlewares": []string{"bucket"}, "service": "app"},
-		"bucket-two": lab.Map{"rule": "Host(`buckets.example.com`) && Path(`/two`)", "middlewares": []string{"bucket"}, "service": "app"},
-	},
-	"middlewares": lab.Map{
-		"exposing": lab.Map{"headers": lab.Map{"accessControlExposeHeaders": []string{"X-Only"}}},
-		"keyed":    lab.Quota(keyed(lab.Map{})),
-		"exempt":   lab.Quota(keyed(lab.Map{"exempt": lab.Map{"ips": []string{balancers}}})),
-		"bucket":   lab.Map{"rateLimit": lab.Map{"average": 100, "period": "1m", "burst": 50}},
-	},
+// besides are middlewares for what the page says and has no configuration for, each on a
+// router for the host of its name.
+func besides(store string) map[string]lab.Map {
+	quota := func(limit int, more lab.Map) lab.Map {
+		more["limit"], more["window"] = limit, "1m"
+		more["valkey"] = lab.Map{"endpoints": []string{store}}
+		return lab.Quota(more)
+	}
+	byKey := lab.Map{"requestHeaderName": "X-API-Key"}
+	secret := quota(60, lab.Map{"sourceCriterion": byKey, "overrides": []lab.Map{
+		{"value": "named", "limit": 70}, {"hash": digest("digested"), "limit": 70},
+	}})
+	at(secret, "plugin", lab.PluginName, "valkey")["keySecret"] = "at least sixteen bytes"
+	return map[string]lab.Map{
+		"keyed":   quota(60, lab.Map{"sourceCriterion": byKey}),
+		"exempt":  quota(60, lab.Map{"sourceCriterion": byKey, "exempt": lab.Map{"ips": []string{balancers}}}),
+		"secret":  secret,
+		"doors":   quota(600, lab.Map{"rules": []lab.Map{{"name": "login", "pathRegex": "(?i)^/login(;|$)", "limit": 5}}}),
+		"dry":     quota(5, lab.Map{"scope": "dry", "dryRun": true, "onStoreFailure": "closed", "sourceCriterion": byKey}),
+		"strict":  quota(5, lab.Map{"scope": "dry", "sourceCriterion": byKey}),
+		"exposed": {"headers": lab.Map{"accessControlExposeHeaders": []string{"X-Only"}}},
+		"bucket":  {"rateLimit": lab.Map{"average": 100, "period": "1m", "burst": 50}},
+	}
 }
 
-// keyed returns options with a limit for each API key, in the gateway's memory.
-func keyed(options lab.Map) lab.Map {
-	options["mode"], options["limit"], options["window"] = "local", 60, "1m"
-	options["sourceCriterion"] = lab.Map{"requestHeaderName": "X-API-Key"}
-	return options
+// remarks are the scripts of besides.
+var remarks = []script{
+	{
+		name: "a header alone does not know who the load balancer is", host: "keyed.example.com",
+		steps: []step{
+			{n: 60, from: "203.0.113.1", want: "200: 60"},
+			{from: "203.0.113.2", want: "429: 1"},
+			{from: "203.0.113.2", header: key, want: "200: 1"},
+			{host: "exempt.example.com", n: 70, from: "203.0.113.1", header: key, want: "200: 70", fields: uncounts},
+		},
+	},
+	{
+		name: "with a secret, the digest of a key is another", host: "secret.example.com",
+		steps: []step{
+			{header: apiKey("named"), want: "200: 1", fields: map[string]string{"X-RateLimit-Limit": "70"}},
+			{header: apiKey("digested"), want: "200: 1", fields: map[string]string{"X-RateLimit-Limit": "60"}},
+		},
+	},
+	{
+		name: "other doors to a login", host: "doors.example.com",
+		steps: []step{
+			{method: "POST", target: "/LOGIN", want: "200: 1"},
+			{method: "POST", target: "/login;x=1", want: "200: 1"},
+			{method: "POST", target: "/Login/", want: "200: 1"},
+			{n: 3, method: "POST", target: "/login;x=%d", want: "200: 2, 429: 1"},
+			{method: "POST", target: "/logins", want: "200: 1"},
+		},
+	},
+	{
+		name: "a dry run counts", host: "dry.example.com",
+		steps: []step{
+			{n: 8, header: key, want: "200: 8"},
+			{host: "strict.example.com", header: key, want: "429: 1"},
+		},
+		down: []step{{n: 8, header: apiKey("another"), want: "200: 8"}},
+	},
 }
 
 // refusedSoon asks Traefik's own limiter until it refuses. Its bucket is refilled by one
@@ -353,12 +383,12 @@ func TestEachRecipeDoesWhatThePageSays(t *testing.T) {
 		t.Fatalf("the page has the recipes %q,\nand scripts are there for %q", recipes, played)
 	}
 
-	at(besides, "middlewares")["every-option"] = everyOption(t, p)
-	s := newSite(t, p, besides)
+	s := newSite(t, p)
 	// Windows of whole minutes begin with one: the scripts that know such alone are played
 	// in one, and the others after them.
 	minute := lab.AwaitRoom(time.Minute, 20*time.Second)
-	for _, sc := range scripts {
+	all := slices.Concat(remarks, scripts)
+	for _, sc := range all {
 		t.Run(sc.name, func(t *testing.T) {
 			if sc.window > 0 {
 				lab.AwaitRoom(sc.window, sc.window/2)
@@ -375,7 +405,7 @@ func TestEachRecipeDoesWhatThePageSays(t *testing.T) {
 		})
 	}
 	s.store.Kill()
-	for _, sc := range scripts {
+	for _, sc := range all {
 		if len(sc.down) > 0 {
 			t.Run(sc.name+" without the store", func(t *testing.T) {
 				for _, st := range sc.down {

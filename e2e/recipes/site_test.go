@@ -31,8 +31,8 @@ const (
 	direct    = "127.0.0.9" // of a client without a load balancer
 )
 
-// newSite starts a gateway with the page and more of a dynamic configuration.
-func newSite(t *testing.T, p page, more lab.Map) *site {
+// newSite starts a gateway with the page, and what it says besides.
+func newSite(t *testing.T, p page) *site {
 	t.Helper()
 	s := &site{store: lab.Valkey(t, lab.StoreOptions{}), app: lab.NewApp(t, 1), clients: map[string]*http.Client{}}
 	replace := strings.NewReplacer(
@@ -43,12 +43,18 @@ func newSite(t *testing.T, p page, more lab.Map) *site {
 		"10.0.0.0/8", balancers,
 	)
 	tree := p.dynamic(t, replace)
-	for part, entries := range more {
-		for name, entry := range entries.(lab.Map) {
-			at(tree, "http", part)[name] = entry
-		}
+	routers, middlewares := at(tree, "http", "routers"), at(tree, "http", "middlewares")
+	route := func(host string, through ...string) {
+		routers[host] = lab.Map{"rule": "Host(`" + host + ".example.com`)", "middlewares": through, "service": "app"}
 	}
-	for _, m := range at(tree, "http", "middlewares") {
+	for name, middleware := range besides(s.store.Addr()) {
+		middlewares[name] = middleware
+		route(name, name)
+	}
+	route("exposed", "exposed", "spa-quota")
+	route("bucket-two", "bucket")
+	middlewares["every-option"] = everyOption(t, p) // which no router uses
+	for _, m := range middlewares {
 		// A busy machine is not what the recipes are about.
 		if store := at(m.(lab.Map), "plugin", lab.PluginName, "valkey"); len(store) > 0 {
 			store["timeout"], store["dialTimeout"] = "5s", "5s"
@@ -59,7 +65,7 @@ func newSite(t *testing.T, p page, more lab.Map) *site {
 		t.Fatal(err)
 	}
 	s.tr = lab.NewTraefik(t, lab.TraefikOptions{Args: p.static(t, replace)}, string(text))
-	for name := range at(tree, "http", "routers") {
+	for name := range routers {
 		if wrong := s.tr.RouterError(name + "@file"); wrong != "" {
 			t.Errorf("the router %s: %s", name, wrong)
 		}
@@ -122,7 +128,8 @@ func bearer(claims, by string) string {
 
 // step is some requests alike, one after the other, and what they get.
 type step struct {
-	n      int // 1 unless given
+	host   string // the script's unless given
+	n      int    // 1 unless given
 	method string
 	target string            // / unless given; %d stands for the number of the request
 	from   string            // the client's address as the load balancer tells it; %d as above; the peer's own if empty
@@ -142,6 +149,9 @@ const (
 // play makes the requests of a step at a host and checks what they get.
 func (s *site) play(t *testing.T, host string, st step) {
 	t.Helper()
+	if st.host != "" {
+		host = st.host
+	}
 	before := s.app.Hits()
 	answers := make(lab.Answers, max(1, st.n))
 	for i := range answers {
