@@ -14,8 +14,15 @@ type Config struct {
 	// Limits are several limits on one request, 1 to 8, in place of Limit and Window. A
 	// request counts in all of them or in none.
 	Limits []LimitConfig `json:"limits,omitempty"`
-	// Algorithm says how requests are counted: fixed-window. Default: fixed-window.
+	// Algorithm says how requests are counted: fixed-window, sliding-window, sliding-log or
+	// token-bucket. Default: fixed-window.
 	Algorithm interface{} `json:"algorithm,omitempty"`
+	// Burst is the size of a token bucket: how many requests may come at once. Default: the
+	// limit.
+	Burst interface{} `json:"burst,omitempty"`
+	// MaxLog bounds the limits of sliding logs, which keep so many times for each client:
+	// 1 to 1000000. Default: 10000.
+	MaxLog interface{} `json:"maxLog,omitempty"`
 	// Cost is what a request takes from the limits: 1 to the least of them. Default: 1.
 	Cost interface{} `json:"cost,omitempty"`
 	// Scope names whose count it is: middlewares of one scope share their counts.
@@ -78,14 +85,16 @@ type LimitConfig struct {
 	// Limit alone is, and Window has no place.
 	Limit  interface{} `json:"limit,omitempty"`
 	Window interface{} `json:"window,omitempty"`
+	// Burst is as of Config.
+	Burst interface{} `json:"burst,omitempty"`
 
 	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
 }
 
 // RuleConfig is a rule: conditions, all of which must hold and of which there is at
 // least one, and what is different where they do. What it does not set is as in Config.
-// With Limit, Window or Limits it counts apart, under its own name; without them it
-// shares the counts of Config.
+// With Limit, Window, Limits, Algorithm or Burst it counts apart, under its own name;
+// without them it shares the counts of Config.
 type RuleConfig struct {
 	// Name tells it from other rules and from Limits. Letters, digits and @._- are
 	// allowed. Required.
@@ -109,6 +118,7 @@ type RuleConfig struct {
 	Window          interface{}      `json:"window,omitempty"`
 	Limits          []LimitConfig    `json:"limits,omitempty"`
 	Algorithm       interface{}      `json:"algorithm,omitempty"`
+	Burst           interface{}      `json:"burst,omitempty"`
 	Cost            interface{}      `json:"cost,omitempty"`
 	SourceCriterion *SourceCriterion `json:"sourceCriterion,omitempty"`
 	OnStoreFailure  interface{}      `json:"onStoreFailure,omitempty"`
@@ -168,6 +178,8 @@ type PlansConfig struct {
 type AllowanceConfig struct {
 	// Limit replaces the one limit.
 	Limit interface{} `json:"limit,omitempty"`
+	// Burst replaces the size of its bucket. Default: what the limit says.
+	Burst interface{} `json:"burst,omitempty"`
 	// Limits replace those of the same name.
 	Limits []LimitConfig `json:"limits,omitempty"`
 
@@ -181,6 +193,7 @@ type OverrideConfig struct {
 	// Hash is the 64 hexadecimal digits under which the store counts it, in its place.
 	Hash   interface{}   `json:"hash,omitempty"`
 	Limit  interface{}   `json:"limit,omitempty"`
+	Burst  interface{}   `json:"burst,omitempty"`
 	Limits []LimitConfig `json:"limits,omitempty"`
 
 	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`

@@ -11,23 +11,23 @@ import (
 // they come by name.
 var known = map[string]map[string]string{
 	"Config": {
-		"limit": "", "window": "", "limits": "[]LimitConfig", "algorithm": "", "cost": "", "scope": "", "mode": "",
+		"limit": "", "window": "", "limits": "[]LimitConfig", "algorithm": "", "burst": "", "maxLog": "", "cost": "", "scope": "", "mode": "",
 		"onStoreFailure": "", "fallback": "FallbackConfig", "sourceCriterion": "SourceCriterion", "exempt": "ExemptConfig",
 		"rules": "[]RuleConfig", "plans": "PlansConfig", "overrides": "[]OverrideConfig", "gatewayLimit": "GatewayLimitConfig",
 		"dryRun": "", "headers": "", "decisionHeader": "", "exposeHeaders": "", "response": "ResponseConfig",
 		"maxClients": "", "valkey": "ValkeyConfig",
 	},
-	"LimitConfig": {"name": "", "limit": "", "window": ""},
+	"LimitConfig": {"name": "", "limit": "", "window": "", "burst": ""},
 	"RuleConfig": {
 		"name": "", "path": "", "pathPrefix": "", "pathRegex": "", "methods": "", "host": "", "header": "HeaderConfig",
-		"limit": "", "window": "", "limits": "[]LimitConfig", "algorithm": "", "cost": "", "sourceCriterion": "SourceCriterion",
+		"limit": "", "window": "", "limits": "[]LimitConfig", "algorithm": "", "burst": "", "cost": "", "sourceCriterion": "SourceCriterion",
 		"onStoreFailure": "", "exempt": "ExemptConfig", "plans": "PlansConfig", "overrides": "[]OverrideConfig", "dryRun": "",
 	},
 	"HeaderConfig":       {"name": "", "value": ""},
 	"ExemptConfig":       {"ips": "", "paths": "", "methods": "", "preflight": ""},
 	"PlansConfig":        {"header": "", "claim": "", "default": "", "values": "map[string]AllowanceConfig"},
-	"AllowanceConfig":    {"limit": "", "limits": "[]LimitConfig"},
-	"OverrideConfig":     {"value": "", "hash": "", "limit": "", "limits": "[]LimitConfig"},
+	"AllowanceConfig":    {"limit": "", "burst": "", "limits": "[]LimitConfig"},
+	"OverrideConfig":     {"value": "", "hash": "", "limit": "", "burst": "", "limits": "[]LimitConfig"},
 	"GatewayLimitConfig": {"limit": "", "window": ""},
 	"ResponseConfig":     {"status": "", "body": "", "contentType": ""},
 	"FallbackConfig":     {"limit": "", "gateways": ""},

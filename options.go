@@ -16,6 +16,8 @@ import (
 type options struct {
 	err   error
 	names map[string]bool // of the counts in the scope
+
+	maxLog int64 // the highest limit of a sliding log
 }
 
 func (o *options) fail(err error) {

@@ -87,7 +87,7 @@ func equip(ctx context.Context, p *policy, common *limiter.Settings, now time.Ti
 		for _, l := range t.limits {
 			all = append(all, limiterSettings(common, p, l))
 		}
-		if len(all) == 1 && p.cost == 1 {
+		if len(all) == 1 && p.cost == 1 && p.algorithm == window.Fixed {
 			t.one = limiter.New(ctx, all[0], now)
 		} else {
 			t.several = limiter.NewSeveral(ctx, all, p.cost, now)
@@ -101,6 +101,8 @@ func limiterSettings(common *limiter.Settings, p *policy, l limit) *limiter.Sett
 	s.Name = l.name
 	s.Limit = l.limit
 	s.Window = l.window
+	s.Algorithm = p.algorithm
+	s.Burst = l.burst
 	s.OnStoreFailure = p.onStoreFailure
 	return &s
 }

@@ -42,6 +42,7 @@ type policy struct {
 	exemptBy       *source.Criterion // by which the addresses of exempt are found
 	criterion      source.Criterion
 	onStoreFailure string
+	algorithm      window.Algorithm
 	cost           int64
 	dryRun         bool
 	ordinary       *tier
@@ -79,6 +80,13 @@ type limit struct {
 	own    string // of it among several
 	limit  int64
 	window int64 // seconds
+	burst  int64 // of a bucket; 0: none
+	given  bool  // the burst was, and is not what the limit says
+}
+
+// algorithms are the ways to count, by the names that options have for them.
+var algorithms = map[string]window.Algorithm{
+	"fixed-window": window.Fixed, "sliding-window": window.Sliding, "sliding-log": window.Exact, "token-bucket": window.Bucket,
 }
 
 const (
@@ -115,10 +123,11 @@ var takenNames = map[string]bool{
 func check(config *Config, name string) (*setting, error) {
 	o := &options{names: map[string]bool{}}
 	o.noUnknown(config)
+	o.maxLog = o.integer("maxLog", or(config.MaxLog, 10000), 1, 1000000)
 	s := &setting{scope: o.scope(config, name)}
 	shared := o.choice("mode", or(config.Mode, "shared"), "shared", "local") == "shared"
 	base := &RuleConfig{
-		Limit: config.Limit, Window: config.Window, Limits: config.Limits, Algorithm: config.Algorithm, Cost: config.Cost,
+		Limit: config.Limit, Window: config.Window, Limits: config.Limits, Algorithm: config.Algorithm, Burst: config.Burst, Cost: config.Cost,
 		SourceCriterion: &config.SourceCriterion, OnStoreFailure: config.OnStoreFailure, Exempt: &config.Exempt,
 		Plans: &config.Plans, Overrides: config.Overrides, DryRun: config.DryRun,
 	}
@@ -210,10 +219,10 @@ func (o *options) policy(path string, r *RuleConfig, top *policy, scope string, 
 		p.match = &rule.Match{}
 		p.name = o.name(path+"name", r.Name, o.names)
 		o.conditions(path, r, p.match)
-		apart = r.Limit != nil || r.Window != nil || len(r.Limits) > 0
+		apart = r.Limit != nil || r.Window != nil || len(r.Limits) > 0 || r.Algorithm != nil || r.Burst != nil
 	}
 	if r.Algorithm != nil {
-		o.choice(path+"algorithm", r.Algorithm, "fixed-window")
+		p.algorithm = algorithms[o.choice(path+"algorithm", r.Algorithm, "fixed-window", "sliding-window", "sliding-log", "token-bucket")]
 	}
 	if r.SourceCriterion != nil {
 		p.criterion = o.criterion(path+"sourceCriterion.", r.SourceCriterion)
@@ -230,15 +239,21 @@ func (o *options) policy(path string, r *RuleConfig, top *policy, scope string, 
 	}
 	var limits []limit
 	if apart {
-		limits = o.limits(path, r, top)
+		limits = o.limits(path, r, top, p.algorithm)
 	} else if top.ordinary != nil {
 		limits = top.ordinary.limits
 	}
 	if r.Cost != nil {
 		p.cost = o.integer(path+"cost", r.Cost, 1, window.MaxCount)
 	}
-	if o.err == nil && p.cost > lowest(limits) {
-		o.refuse(path+"cost", strconv.FormatInt(p.cost, 10), "a request may cost no more than the limit, which is "+strconv.FormatInt(lowest(limits), 10))
+	for _, l := range limits {
+		most := l.limit
+		if p.algorithm == window.Bucket {
+			most = l.burst
+		}
+		if o.err == nil && p.cost > most {
+			o.refuse(path+"cost", strconv.FormatInt(p.cost, 10), "a request may cost no more than the limit, or the burst of a bucket, which is "+strconv.FormatInt(most, 10))
+		}
 	}
 	if o.err != nil {
 		return p
@@ -303,7 +318,7 @@ func (o *options) conditions(path string, r *RuleConfig, m *rule.Match) {
 }
 
 // limits checks the limits of a policy that counts apart.
-func (o *options) limits(path string, r *RuleConfig, top *policy) []limit {
+func (o *options) limits(path string, r *RuleConfig, top *policy, algorithm window.Algorithm) []limit {
 	name, base := "", r
 	names := o.names // those of the top level and of the rules are in one name space
 	if top != nil {
@@ -312,10 +327,13 @@ func (o *options) limits(path string, r *RuleConfig, top *policy) []limit {
 		names = map[string]bool{}
 	}
 	if len(r.Limits) == 0 {
-		return []limit{{name: name, limit: o.limit(path+"limit", or(r.Limit, base.Limit)), window: o.window(path+"window", or(r.Window, base.Window))}}
+		l := limit{name: name, limit: o.limit(path+"limit", or(r.Limit, base.Limit)), window: o.window(path+"window", or(r.Window, base.Window))}
+		o.burst(path+"burst", or(r.Burst, base.Burst), algorithm, &l)
+		o.countable(path+"limit", algorithm, &l)
+		return []limit{l}
 	}
-	if r.Limit != nil || r.Window != nil {
-		o.fail(fmt.Errorf("option %slimits: limit or window is set beside it; put them into the list", path))
+	if r.Limit != nil || r.Window != nil || r.Burst != nil {
+		o.fail(fmt.Errorf("option %slimits: limit, window or burst is set beside it; put them into the list", path))
 	}
 	if len(r.Limits) > maxLimits {
 		o.refuse(path+"limits", strconv.Itoa(len(r.Limits))+" entries", "up to "+strconv.Itoa(maxLimits)+" limits are supported")
@@ -329,9 +347,44 @@ func (o *options) limits(path string, r *RuleConfig, top *policy) []limit {
 		if name != "" {
 			full = name + ":" + own
 		}
-		limits = append(limits, limit{name: full, own: own, limit: o.limit(at+"limit", l.Limit), window: o.window(at+"window", l.Window)})
+		each := limit{name: full, own: own, limit: o.limit(at+"limit", l.Limit), window: o.window(at+"window", l.Window)}
+		o.burst(at+"burst", l.Burst, algorithm, &each)
+		o.countable(at+"limit", algorithm, &each)
+		limits = append(limits, each)
 	}
 	return limits
+}
+
+// burst sets the size of a bucket, which is its limit where none is given.
+func (o *options) burst(option string, value interface{}, algorithm window.Algorithm, l *limit) {
+	if algorithm != window.Bucket {
+		if value != nil {
+			o.fail(fmt.Errorf("option %s has a meaning for algorithm token-bucket alone", option))
+		}
+		return
+	}
+	l.burst = l.limit
+	if value != nil {
+		l.burst = o.limit(option, value)
+		l.given = true
+	}
+}
+
+// countable refuses what an algorithm cannot count exactly, or not within the memory that
+// the operator allows.
+func (o *options) countable(option string, algorithm window.Algorithm, l *limit) {
+	if o.err != nil {
+		return
+	}
+	shown, most := strconv.FormatInt(l.limit, 10), window.MaxExact/(l.window*1000)
+	switch {
+	case algorithm == window.Sliding && l.limit > most:
+		o.refuse(option, shown, "for windows of this length a sliding window counts up to "+strconv.FormatInt(most, 10))
+	case algorithm == window.Bucket && l.burst > most:
+		o.refuse(option, shown, "for windows of this length a bucket holds up to "+strconv.FormatInt(most, 10)+", and it is to hold "+strconv.FormatInt(l.burst, 10))
+	case algorithm == window.Exact && l.limit > o.maxLog:
+		o.refuse(option, shown, "a sliding log keeps as many times for each client, and maxLog allows "+strconv.FormatInt(o.maxLog, 10))
+	}
 }
 
 func (o *options) limit(option string, value interface{}) int64 {
@@ -403,7 +456,7 @@ func (o *options) plans(path string, config *PlansConfig, p *policy, scope strin
 	}
 	for _, name := range sorted(config.Values) {
 		a := config.Values[name]
-		l.values[name] = newTier(p, scope, o.allowance(path+"values."+name+".", a.Limit, a.Limits, p))
+		l.values[name] = newTier(p, scope, o.allowance(path+"values."+name+".", a.Limit, a.Burst, a.Limits, p))
 	}
 	if config.Default != nil {
 		name := o.text(path+"default", config.Default)
@@ -426,17 +479,17 @@ func sorted(values map[string]AllowanceConfig) []string {
 
 // allowance returns the limits of a policy, with those replaced that the options under
 // path name.
-func (o *options) allowance(path string, value interface{}, named []LimitConfig, p *policy) []limit {
+func (o *options) allowance(path string, value, burst interface{}, named []LimitConfig, p *policy) []limit {
 	limits := append([]limit(nil), p.ordinary.limits...)
-	if value == nil && len(named) == 0 {
+	if value == nil && burst == nil && len(named) == 0 {
 		o.fail(fmt.Errorf("option %slimit is missing: say what the limit is instead, or in limits which limits are", path))
 	}
-	if value != nil {
+	if value != nil || burst != nil {
 		if len(limits) > 1 {
 			o.fail(fmt.Errorf("option %slimit: there are several limits; put those that are to be replaced into limits, by name", path))
 			return limits
 		}
-		limits[0].limit = o.limit(path+"limit", value)
+		o.replace(path, value, burst, p, &limits[0])
 	}
 	for i := range named {
 		at := path + "limits[" + strconv.Itoa(i) + "]."
@@ -448,7 +501,7 @@ func (o *options) allowance(path string, value interface{}, named []LimitConfig,
 		for j := range limits {
 			if limits[j].own != "" && limits[j].own == name {
 				found = true
-				limits[j].limit = o.limit(at+"limit", named[i].Limit)
+				o.replace(at, named[i].Limit, named[i].Burst, p, &limits[j])
 			}
 		}
 		if !found {
@@ -456,6 +509,18 @@ func (o *options) allowance(path string, value interface{}, named []LimitConfig,
 		}
 	}
 	return limits
+}
+
+// replace replaces the height of a limit, and its burst: where none is given for it nor for
+// the limit that it replaces, the burst is the limit.
+func (o *options) replace(path string, value, burst interface{}, p *policy, l *limit) {
+	if value != nil || burst == nil {
+		l.limit = o.limit(path+"limit", value)
+	}
+	if burst != nil || !l.given {
+		o.burst(path+"burst", burst, p.algorithm, l)
+	}
+	o.countable(path+"limit", p.algorithm, l)
 }
 
 // overrides checks the limits of single clients. What tells a client apart may be a
@@ -466,7 +531,7 @@ func (o *options) overrides(path string, configs []OverrideConfig, p *policy, sc
 	for i := range configs {
 		config := &configs[i]
 		at := path + "overrides[" + strconv.Itoa(i) + "]."
-		t := newTier(p, scope, o.allowance(at, config.Limit, config.Limits, p))
+		t := newTier(p, scope, o.allowance(at, config.Limit, config.Burst, config.Limits, p))
 		value, hash := o.text(at+"value", config.Value), o.text(at+"hash", config.Hash)
 		if (value == "") == (hash == "") {
 			o.fail(fmt.Errorf("option %svalue: exactly one of value and hash names the client", at))

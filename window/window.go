@@ -4,6 +4,9 @@
 // clock, opens a socket or takes a lock.
 package window
 
+// MaxExact is 2^53, up to which the store's Lua counts exactly.
+const MaxExact = 1 << 53
+
 // Decision is what one request is told. It is filled in by a function that is given
 // a zero one, since an interpreter pays more for a result than for a pointer.
 type Decision struct {
