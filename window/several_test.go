@@ -19,7 +19,25 @@ func ending(ends []int64, known ...int64) []*FixedCount {
 	return counts
 }
 
-func TestFixedJudge(t *testing.T) {
+// fixedOf returns limits of fixed windows; their length is of no account here.
+func fixedOf(limits []int64) []*Limit {
+	var all []*Limit
+	for _, limit := range limits {
+		all = append(all, &Limit{Limit: limit, Length: 60})
+	}
+	return all
+}
+
+// accountsOf returns accounts of these counts.
+func accountsOf(counts []*FixedCount) []*Account {
+	var accounts []*Account
+	for _, f := range counts {
+		accounts = append(accounts, &Account{Running: f})
+	}
+	return accounts
+}
+
+func TestJudge(t *testing.T) {
 	const most = MaxCount
 	for _, c := range []struct {
 		name        string
@@ -58,19 +76,19 @@ func TestFixedJudge(t *testing.T) {
 		{"far above a limit", []int64{1060}, []int64{1 - 1<<53}, most, Decision{Reset: 60, RetryAfter: 60,
 			Several: &Standings{[]int64{0}, []int64{60}, []bool{true}}}},
 	} {
-		counts := ending(c.ends)
+		var rests []int64
+		for _, end := range c.ends {
+			rests = append(rests, end-1000)
+		}
 		var got Decision
-		FixedJudge(counts, c.lefts, c.cost, 1000, &got)
+		Judge(c.lefts, rests, rests, c.cost, &got)
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v %+v, want %+v %+v", c.name, got, *got.Several, c.want, *c.want.Several)
-		}
-		if !reflect.DeepEqual(counts, ending(c.ends)) {
-			t.Errorf("%s: something was counted", c.name)
 		}
 	}
 }
 
-func TestFixedAdmitted(t *testing.T) {
+func TestAdmitted(t *testing.T) {
 	const most = MaxCount
 	for _, c := range []struct {
 		lefts                []int64
@@ -91,13 +109,13 @@ func TestFixedAdmitted(t *testing.T) {
 		{[]int64{most}, most, most / 2, 2},
 		{[]int64{-1 << 53, most}, most, most, 0},
 	} {
-		if got := FixedAdmitted(c.lefts, c.requests, c.cost); got != c.want {
+		if got := Admitted(c.lefts, c.requests, c.cost); got != c.want {
 			t.Errorf("%d requests of cost %d fit into %v %d times, want %d", c.requests, c.cost, c.lefts, got, c.want)
 		}
 	}
 }
 
-func TestFixedTakeSeveralTakesAllOrNothing(t *testing.T) {
+func TestTakeTakesAllOrNothing(t *testing.T) {
 	const most = MaxCount
 	for _, c := range []struct {
 		name          string
@@ -118,7 +136,7 @@ func TestFixedTakeSeveralTakesAllOrNothing(t *testing.T) {
 	} {
 		counts := ending([]int64{1060, 1010}, c.known...)
 		var d Decision
-		FixedTakeSeveral(counts, c.limits, c.cost, 1000, &d)
+		Take(fixedOf(c.limits), accountsOf(counts), c.cost, 1000e3, &d)
 		want := ending([]int64{1060, 1010}, c.after...)
 		if d.Allowed != c.allowed || !reflect.DeepEqual(counts, want) {
 			t.Errorf("%s: allowed %v, the counts are %+v and %+v; want %v, %d", c.name, d.Allowed, *counts[0], *counts[1], c.allowed, c.after)
@@ -131,7 +149,7 @@ func TestFixedTakeSeveralTakesAllOrNothing(t *testing.T) {
 	}
 }
 
-func TestFixedAloneSeveral(t *testing.T) {
+func TestTakeAlone(t *testing.T) {
 	for _, c := range []struct {
 		name                string
 		known, limits       []int64
@@ -157,7 +175,7 @@ func TestFixedAloneSeveral(t *testing.T) {
 			passes := int64(0)
 			for i := 0; i < 50; i++ {
 				d = Decision{}
-				FixedAloneSeveral(counts, c.limits, c.cost, 1000, c.own, c.gateways, asked, &d)
+				TakeAlone(fixedOf(c.limits), accountsOf(counts), &Share{c.own, c.gateways}, c.cost, 1000e3, asked, "", 1, &d)
 				if !d.Allowed {
 					break
 				}
@@ -183,7 +201,7 @@ func TestFixedAloneSeveral(t *testing.T) {
 }
 
 // For one limit and a cost of one it is FixedAlone.
-func TestFixedAloneSeveralOfOneIsFixedAlone(t *testing.T) {
+func TestTakeAloneOfOneIsFixedAlone(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
 	for i := 0; i < 5000; i++ {
 		f := FixedCount{End: 1060, Lost: random.Int63n(5), Unsettled: random.Int63n(5)}
@@ -193,7 +211,7 @@ func TestFixedAloneSeveralOfOneIsFixedAlone(t *testing.T) {
 		one, several := f, f
 		want := alone(&one, 1000, limit, own, gateways, asked)
 		var got Decision
-		FixedAloneSeveral([]*FixedCount{&several}, []int64{limit}, 1, 1000, own, gateways, asked, &got)
+		TakeAlone(fixedOf([]int64{limit}), accountsOf([]*FixedCount{&several}), &Share{own, gateways}, 1, 1000e3, asked, "", 1, &got)
 		if got.Several == nil || got.Several.Refused[0] == got.Allowed || got.Several.Remaining[0] != got.Remaining {
 			t.Fatalf("%+v: the standings are %+v", f, got.Several)
 		}
@@ -216,7 +234,7 @@ func TestSharesOfDearRequestsTogetherAreAtMostWhatIsLeft(t *testing.T) {
 			counts := ending([]int64{1060, 1010}, known...)
 			for d := (Decision{Allowed: true}); d.Allowed; {
 				d = Decision{}
-				FixedAloneSeveral(counts, limits, cost, 1000, 0, gateways, false, &d)
+				TakeAlone(fixedOf(limits), accountsOf(counts), &Share{0, gateways}, cost, 1000e3, false, "", 1, &d)
 				if d.Allowed {
 					passed += cost
 				}

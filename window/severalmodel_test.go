@@ -187,7 +187,7 @@ func (m *severalModel) run(group *severalGroup) {
 		lefts = append(lefts, m.limits[key.limit]-count)
 		room = room && count < m.limits[key.limit]
 	}
-	admitted := FixedAdmitted(lefts, int64(len(group.requests)), group.cost)
+	admitted := Admitted(lefts, int64(len(group.requests)), group.cost)
 	if room && admitted < int64(len(group.requests)) {
 		m.refused++
 	}
@@ -239,7 +239,7 @@ func (m *severalModel) answer(g int, line *severalLine, lost int) {
 		for j, key := range group.keys {
 			lefts = append(lefts, m.limits[key.limit]-group.before[j])
 		}
-		admitted := FixedAdmitted(lefts, int64(len(group.requests)), group.cost)
+		admitted := Admitted(lefts, int64(len(group.requests)), group.cost)
 		for j, f := range group.counts {
 			FixedAnswered(f, group.before[j]+admitted*group.cost, group.settled[j])
 			m.log(group.keys[j]).gateways[g].answers++
@@ -317,7 +317,7 @@ func (m *severalModel) decideAlone(g int, r *severalRequest) {
 		}
 	}
 	d := Decision{}
-	FixedAloneSeveral(counts, m.limits, r.cost, now, m.share.own, m.share.gateways, r.asked, &d)
+	TakeAlone(fixedOf(m.limits), accountsOf(counts), &Share{m.share.own, m.share.gateways}, r.cost, now*1000, r.asked, "", 1, &d)
 	if !d.Allowed {
 		return
 	}
