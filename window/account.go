@@ -138,10 +138,15 @@ func count(l *Limit, a *Account, units, now int64, name string, first int64) {
 
 // Waits returns after how many whole seconds, at least 1, a client that stays silent has
 // all of each limit again, and after how many it has room for a request, by what is known
-// at a time in unix milliseconds.
+// at a time in unix milliseconds. In a fixed window the first is when it ends, also for
+// who has all of it now.
 func Waits(limits []*Limit, accounts []*Account, cost, now int64) (resets, waits []int64) {
 	for i, l := range limits {
-		resets = append(resets, seconds(Wait(l, accounts[i], Capacity(l), now)))
+		reset := Wait(l, accounts[i], Capacity(l), now)
+		if l.Algorithm == Fixed {
+			reset = accounts[i].Running.End*1000 - now
+		}
+		resets = append(resets, seconds(reset))
 		if cost > Capacity(l) {
 			waits = append(waits, resets[i])
 		} else {
