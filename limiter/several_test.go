@@ -77,7 +77,7 @@ func TestCostAboveALimitIsRefusedWithoutAWait(t *testing.T) {
 		server := severalStore(t)
 		q := openSeveral(t, 6, severalSettings("dear", server.fake, limits{{100, minute}, {5, hour}}, func(s *Settings) { s.OnStoreFailure = mode }))
 		for _, health := range []int64{0, away} {
-			setHealth(storeOf(q).store, health)
+			setHealth(q.store, health)
 			way := Shared
 			if health == away {
 				way = Local
@@ -326,8 +326,8 @@ func TestSeveralMoveToTheNextWindow(t *testing.T) {
 	if got := server.Count(severalKey("over", 0, "a", minute, 1)); got != 14 {
 		t.Errorf("the store counts %d in the next minute, want 14", got)
 	}
-	if lines := logged.about("store over:"); len(lines) != 0 || healthOf(storeOf(q).store) != 0 || server.Accepted() != accepted {
-		t.Errorf("log %q, health %d; want none, 0", lines, healthOf(storeOf(q).store))
+	if lines := logged.about("store over:"); len(lines) != 0 || healthOf(q.store) != 0 || server.Accepted() != accepted {
+		t.Errorf("log %q, health %d; want none, 0", lines, healthOf(q.store))
 	}
 }
 
@@ -342,14 +342,14 @@ func TestSeveralAtAStoreWhoseClockIsAhead(t *testing.T) {
 		p := []place{{13, 93}, {6, 86}, {-7, 86}}[i]
 		wantPlace(t, "request "+strconv.Itoa(i+1), takeSeveralAt(q, "client", start), Local, atStart, p)
 	}
-	if lines := logged.about("store ahead:"); len(lines) != 1 || !strings.Contains(lines[0], "its clock is ahead") || healthOf(storeOf(q).store) != 0 {
-		t.Errorf("log %q, health %d; want one line, 0", lines, healthOf(storeOf(q).store))
+	if lines := logged.about("store ahead:"); len(lines) != 1 || !strings.Contains(lines[0], "its clock is ahead") || healthOf(q.store) != 0 {
+		t.Errorf("log %q, health %d; want one line, 0", lines, healthOf(q.store))
 	}
 	// What passed is told to the store when its clock is known: it was never counted.
 	l := storeOf(q)
 	l.ledger.mu.Lock()
-	for i, part := range q.parts {
-		f := window.FixedFind(part.counts, "client", start.Unix())
+	for i, table := range q.tables {
+		f := window.FixedFind(table.counts, "client", start.Unix())
 		if f.Unsettled != 14 || f.Lost != 0 || f.Settling != 0 {
 			t.Errorf("count %d is %+v, want 14 unsettled", i, *f)
 		}
@@ -439,7 +439,7 @@ func TestDearPassWhoseAnswerWasLostIsNotAddedAgain(t *testing.T) {
 		wantPlace(t, name, takeSeveralAt(q, "client", start), Local, atStart, place{79, 179})
 		server.through()
 		server.severalSince()
-		recovered(storeOf(q).store)
+		recovered(q.store)
 		wantPlace(t, name, takeSeveralAt(q, "client", start), Shared, atStart, place{76, 176})
 		calls := server.severalSince()
 		if len(calls) != 1 || calls[0].args[0].settled != 0 || calls[0].args[1].settled != 0 || calls[0].args[0].known != 21 || calls[0].args[1].known != 21 {
@@ -489,7 +489,7 @@ func TestRefusalOfSomeKeysHurtsNobodyElse(t *testing.T) {
 			server.refuse(":sick:", refusal)
 			for round := int64(1); round <= 4; round++ {
 				takeSeveralAt(well, "newcomer "+strconv.FormatInt(round, 10), start)
-				well.parts[0].store.turn.Lock()
+				well.store.turn.Lock()
 				var first chan taken
 				var second []chan window.Decision
 				before := joinedSeveral(well)
@@ -500,7 +500,7 @@ func TestRefusalOfSomeKeysHurtsNobodyElse(t *testing.T) {
 					second = joinSeveral(t, other, start, "client")
 				}
 				waiting := joinSeveral(t, well, start, "client")
-				well.parts[0].store.turn.Unlock()
+				well.store.turn.Unlock()
 				if sick == "single" {
 					if got := <-first; got.way != Local {
 						t.Errorf("%s, round %d: %+v, want it local", what, round, got)
@@ -509,7 +509,7 @@ func TestRefusalOfSomeKeysHurtsNobodyElse(t *testing.T) {
 					t.Errorf("%s, round %d: %+v, want it local", what, round, got)
 				}
 				wantPlace(t, what+", round "+strconv.FormatInt(round, 10), <-waiting[0], Shared, atStart, place{10 - 2*round, 20 - 2*round})
-				if got := healthOf(well.parts[0].store); got != 0 {
+				if got := healthOf(well.store); got != 0 {
 					t.Errorf("%s, round %d: the health is %d, want 0", what, round, got)
 				}
 			}
@@ -531,8 +531,8 @@ func TestPrefixThatIsForbiddenIsNamed(t *testing.T) {
 			t.Errorf("%+v, want it local", d)
 		}
 	}
-	if lines := logged.about("store forbidden:"); len(lines) != 1 || !strings.Contains(lines[0], `"rate:forbidden:n0"`) || healthOf(storeOf(q).store) != 0 {
-		t.Errorf("log %q, health %d; want one line with the prefix, 0", lines, healthOf(storeOf(q).store))
+	if lines := logged.about("store forbidden:"); len(lines) != 1 || !strings.Contains(lines[0], `"rate:forbidden:n0"`) || healthOf(q.store) != 0 {
+		t.Errorf("log %q, health %d; want one line with the prefix, 0", lines, healthOf(q.store))
 	}
 }
 
@@ -554,7 +554,7 @@ func TestRefusalsOfTheStoreOpenTheBreaker(t *testing.T) {
 			if d.Allowed || d.Way != Closed || d.RetryAfter < 1 || d.Reset != 0 || d.Several != nil {
 				t.Errorf("%.8s: %+v, want it closed", refusal, d)
 			}
-			if got := healthOf(storeOf(q).store); got != int64(i) {
+			if got := healthOf(q.store); got != int64(i) {
 				t.Errorf("%.8s: after %d failures the health is %d", refusal, i, got)
 			}
 		}
@@ -584,7 +584,7 @@ func TestRefusedDearSettlementIsNotSentAgain(t *testing.T) {
 	server.refuse(":ledger:", "OOM command not allowed when used memory > 'maxmemory'.")
 	takeMany(q, "client", 1, start)
 	server.refuse(":ledger:", "")
-	recovered(storeOf(q).store)
+	recovered(q.store)
 	server.severalSince()
 	wantPlace(t, "after it", takeSeveralAt(q, "client", start), Shared, atStart, place{82, 182})
 	if calls := server.severalSince(); len(calls) != 1 || calls[0].args[0].settled != 0 || calls[0].args[0].known != 15 {
@@ -603,7 +603,7 @@ func TestAnswerThatIsNoneOfSeveralCountsIsAFailure(t *testing.T) {
 			if d := takeSeveralAt(q, "client", start); d.Allowed || d.Way != Closed {
 				t.Errorf("%q: %+v, want it closed", answer, d)
 			}
-			if got := healthOf(storeOf(q).store); got != int64(i) {
+			if got := healthOf(q.store); got != int64(i) {
 				t.Errorf("%q: after %d failures the health is %d", answer, i, got)
 			}
 			eventually(t, answer+": the end of the connection", func() bool { return server.Open() == 0 })
@@ -615,8 +615,8 @@ func TestAnswerThatIsNoneOfSeveralCountsIsAFailure(t *testing.T) {
 		q := severalOf(t, "no line", server, 2, limits{{10, minute}, {20, hour}})
 		takeSeveralAt(q, "newcomer", start)
 		server.answer(answer)
-		if d := takeSeveralAt(q, "client", start); d.Way != Local || healthOf(storeOf(q).store) != 1 {
-			t.Errorf("%q: %+v, health %d; want it local, 1", answer, d, healthOf(storeOf(q).store))
+		if d := takeSeveralAt(q, "client", start); d.Way != Local || healthOf(q.store) != 1 {
+			t.Errorf("%q: %+v, health %d; want it local, 1", answer, d, healthOf(q.store))
 		}
 		wantPlace(t, "after "+strconv.Quote(answer), takeSeveralAt(q, "client", start), Shared, atStart, place{6, 16})
 	}
@@ -627,14 +627,16 @@ func TestPanicAmongGroupsIsAStoreFailure(t *testing.T) {
 		for when, arm := range map[string]func(q *Several, b *batch){
 			// Behind those of the requests, so that these are on their way.
 			"with the mutex": func(q *Several, b *batch) {
-				b.groups = append(b.groups, &group{several: &Several{}, counts: []*window.FixedCount{{}}})
+				b.groups = append(b.groups, &group{several: &Several{}, accounts: []*window.Account{{}}})
 			},
 			"without the mutex": func(q *Several, b *batch) {
-				q.parts[0].store.conn = &resp.Conn{Usable: true}
+				q.store.conn = &resp.Conn{Usable: true}
 			},
 			"over the answer": func(q *Several, b *batch) {
-				free := &Several{head: q.head, parts: q.parts, limits: q.limits} // the rest is divided by its cost
-				b.groups = append(b.groups, &group{several: free, counts: []*window.FixedCount{{End: start.Unix() + 30}, {End: start.Unix() + 30}}})
+				free := *q
+				free.cost = 0 // the rest is divided by it
+				count := &window.FixedCount{End: start.Unix() + 30}
+				b.groups = append(b.groups, &group{several: &free, accounts: []*window.Account{{Running: count}, {Running: count}}})
 			},
 		} {
 			what := mode + ", " + when
@@ -690,7 +692,7 @@ func TestPanicAfterAPanicAmongGroupsKeepsNobodyWaiting(t *testing.T) {
 	waiting := joinSeveral(t, q, start, "a", "b", "a")
 	l.ledger.mu.Lock()
 	// What is lost of it is noted where there is no count.
-	l.store.next.groups = append(l.store.next.groups, &group{several: &Several{}, counts: make([]*window.FixedCount, 1)})
+	l.store.next.groups = append(l.store.next.groups, &group{several: &Several{}, accounts: []*window.Account{nil}})
 	l.ledger.mu.Unlock()
 	l.store.turn.Unlock()
 	for i, done := range waiting {
@@ -748,7 +750,7 @@ func TestShareOfSeveralLimitsWhileTheStoreIsAway(t *testing.T) {
 		takeSeveralAt(q, "newcomer", start)
 		takeMany(q, "client", int(c.answered), start)
 		if c.learnt > 0 {
-			look(storeOf(q).store)
+			look(q.store)
 		}
 		cutOffSeveral(server, q)
 		if allowed, ways := takeMany(q, "client", 80, start); int64(allowed) != c.passing || c.passing > 0 && ways[Local] != 80 {
@@ -812,9 +814,9 @@ func TestPushAndRequestSettleOnce(t *testing.T) {
 	other := openSeveral(t, 3, severalSettings("once", server.fake, ls, func(s *Settings) { s.Store.Timeout = 2 * time.Minute }))
 	takeSeveralAt(q, "newcomer", start)
 	takeSeveralAt(other, "newcomer", start)
-	setHealth(storeOf(q).store, away)
+	setHealth(q.store, away)
 	takeMany(q, "client", 4, start)
-	recovered(storeOf(q).store)
+	recovered(q.store)
 	server.ForgetCommands()
 	server.Pause()
 	first := beginSeveral(q, "client", start)
@@ -835,13 +837,13 @@ func TestScopeOfSeveralCountsIsAnnouncedOnce(t *testing.T) {
 	server.gateways = 3
 	q := severalOf(t, "announced", server, 1, limits{{10, minute}, {20, hour}, {30, 7200}})
 	takeSeveralAt(q, "client", start)
-	look(storeOf(q).store)
+	look(q.store)
 	if got := server.scopes; !reflect.DeepEqual(got, []string{"rate:announced:gateways"}) {
 		t.Errorf("announced %q, want the scope once", got)
 	}
-	for i, part := range q.parts {
-		if part.table.gateways != 3 {
-			t.Errorf("count %d knows of %d gateways, want 3", i, part.table.gateways)
+	for i, table := range q.tables {
+		if table.gateways != 3 {
+			t.Errorf("count %d knows of %d gateways, want 3", i, table.gateways)
 		}
 	}
 }
@@ -904,11 +906,11 @@ func TestManyDearOnesAtOnceWhileConnectionsBreak(t *testing.T) {
 			}
 		}
 		for who, n := range made {
-			for i, part := range all[0].parts {
+			for i, table := range all[0].tables {
 				count := server.Count(severalKey(c.name, i, who, ls[i][1], 0))
-				part.ledger.mu.Lock()
-				left := window.FixedFind(part.counts, who, start.Unix()).Unsettled
-				part.ledger.mu.Unlock()
+				table.ledger.mu.Lock()
+				left := window.FixedFind(table.counts, who, start.Unix()).Unsettled
+				table.ledger.mu.Unlock()
 				if count > cost*n {
 					t.Errorf("%s: client %s made %d requests, and the store counts %d", c.name, who, n, count)
 				}
@@ -985,7 +987,7 @@ func TestSeveralBehindASilentStoreEndTogether(t *testing.T) {
 	l := storeOf(q)
 	l.ledger.mu.Lock()
 	for who, lost := range map[string]int64{"first": 2, "a": 0} {
-		if f := window.FixedFind(l.counts, who, start.Unix()); f.Lost != lost || f.Unsettled != 2-lost {
+		if f := window.FixedFind(q.tables[0].counts, who, start.Unix()); f.Lost != lost || f.Unsettled != 2-lost {
 			t.Errorf("%s: %+v, want %d lost of 2", who, *f, lost)
 		}
 	}
@@ -998,7 +1000,7 @@ func TestSeveralOutliveAReload(t *testing.T) {
 	ls := limits{{10, minute}, {20, hour}}
 	ctx, cancel := context.WithCancel(context.Background())
 	q := NewSeveral(ctx, severalSettings("reload", server.fake, ls, nil), 3, start)
-	storeOf(q).store.kept = true
+	q.store.kept = true
 	takeSeveralAt(q, "client", start)
 	cancel()
 	again := severalOf(t, "reload", server, 2, ls)
@@ -1020,7 +1022,7 @@ func TestSurplusBehindAnAnswerForSeveralCosts(t *testing.T) {
 	server.answer("+0 0\r\n" + fakevalkey.Int(4))
 	wantPlace(t, "the answer itself", takeSeveralAt(q, "client", start), Shared, atStart, place{8, 18})
 	wantPlace(t, "the next one", takeSeveralAt(q, "client", start), Shared, atStart, place{6, 16})
-	if got := server.Accepted(); got != 2 || healthOf(storeOf(q).store) != 0 {
-		t.Errorf("%d connections, health %d; want another one, 0", got, healthOf(storeOf(q).store))
+	if got := server.Accepted(); got != 2 || healthOf(q.store) != 0 {
+		t.Errorf("%d connections, health %d; want another one, 0", got, healthOf(q.store))
 	}
 }

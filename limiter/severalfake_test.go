@@ -46,7 +46,7 @@ func severalStore(t testing.TB) *severalFake {
 
 func isSeveral(command []string) bool {
 	return len(command) > 3 && strings.HasPrefix(command[0], "EVAL") &&
-		(command[1] == severalScript.SHA || command[1] == severalScript.Body)
+		(command[1] == kinds[window.Fixed].script.SHA || command[1] == kinds[window.Fixed].script.Body)
 }
 
 func (f *severalFake) countSeveral(s *fakevalkey.Server, args []string) string {
@@ -175,11 +175,11 @@ func openSeveral(t testing.TB, cost int64, all []*Settings) *Several {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	q := NewSeveral(ctx, all, cost, start)
-	q.parts[0].ledger.mu.Lock()
-	if q.parts[0].store != nil {
-		q.parts[0].store.kept = true
+	q.ledger.mu.Lock()
+	if q.store != nil {
+		q.store.kept = true
 	}
-	q.parts[0].ledger.mu.Unlock()
+	q.ledger.mu.Unlock()
 	return q
 }
 
@@ -187,8 +187,10 @@ func severalOf(t testing.TB, scope string, server *severalFake, cost int64, ls l
 	return openSeveral(t, cost, severalSettings(scope, server.fake, ls, nil))
 }
 
-// storeOf returns the first limiter, for what is its store's.
-func storeOf(q *Several) *Limiter { return q.parts[0] }
+// storeOf returns a limiter, for what is its store's.
+func storeOf(q *Several) *Limiter {
+	return &Limiter{store: q.store, ledger: q.ledger, table: q.tables[0], counts: q.tables[0].counts}
+}
 
 // severalKey is the key of the i-th count of a scope in the window of start, and so many
 // after it.

@@ -38,7 +38,7 @@ func TestStoresAreSharedByIdentity(t *testing.T) {
 func TestTablesAreKeyedByLedgerScopeAndLength(t *testing.T) {
 	forget()
 	of := func(ledger, scope string, length int64, maxClients int) *table {
-		return openTable(openLedger(ledger), ledger, scope, "", length, maxClients, start)
+		return openTable(openLedger(ledger), ledger, scope, &Settings{Window: length, MaxClients: maxClients}, start)
 	}
 	a := of("local", "tables", 60, 10)
 	if of("local", "tables", 60, 20) != a {
