@@ -14,10 +14,11 @@ import (
 	"github.com/gatequota/gatequota/e2e/lab"
 )
 
-// quiet returns a play in windows so long that none ends during a test.
+// quiet returns a play in windows so long that none ends during a test, but for those
+// over whose edge a burst comes.
 func quiet(out *bytes.Buffer) *play {
 	window, _ := lab.QuietWindow(time.Now())
-	return &play{out: out, window: window, limit: 100}
+	return &play{out: out, window: window, edge: 4 * time.Second, limit: 100}
 }
 
 func TestDemoShowsTheExpectedFigures(t *testing.T) {
@@ -36,6 +37,9 @@ func TestDemoShowsTheExpectedFigures(t *testing.T) {
 		"shared, until the store stops      60       60         0       0  60 / 0 / 0     shared      ok\n",
 		"store back, a new key             250      100       150       0  100 / 150 / 0  shared      ok\n",
 		"Read from the store: rate:apikey:{",
+		"fixed-window, over an edge        220      200        20       0  200 / 20 / 0   shared      ok\n",
+		"\nsliding-window, over an edge      220 ",
+		"fixed-window let 100 and 100 pass, sliding-window let 100 and ",
 		"All figures are as expected",
 	} {
 		if !strings.Contains(out.String(), want) {
@@ -68,7 +72,7 @@ func TestDemoFailsWithoutALimiter(t *testing.T) {
 		p.perform(t)
 	})
 	// The sixty requests before the outage are below every limit.
-	if err == nil || err.Error() != "4 of 5 phases went otherwise than expected" {
+	if err == nil || err.Error() != "6 of 7 phases went otherwise than expected" {
 		t.Errorf("error %v\n%s", err, &out)
 	}
 	if strings.Contains(out.String(), "All figures are as expected") {
@@ -245,5 +249,78 @@ func TestVersions(t *testing.T) {
 	}
 	if got := libraryVersion(nil, "x"); got != unknown {
 		t.Errorf("a program without build information has version %q", got)
+	}
+}
+
+// halfOf returns a half of a burst of which so many requests were allowed.
+func halfOf(sent, allowed int, ended time.Time) half {
+	h := half{ended: ended, reached: allowed}
+	for i := range sent {
+		status := 200
+		if i >= allowed {
+			status = 429
+		}
+		a := answer(status, "shared")
+		a.Header.Set("Retry-After", "10")
+		h.answers = append(h.answers, a)
+	}
+	return h
+}
+
+func TestBurstOverAnEdgeIsJudged(t *testing.T) {
+	t.Parallel()
+	edge := time.Date(2026, 1, 2, 3, 4, 10, 0, time.UTC)
+	const fixed, sliding = 0, 1
+	for _, tt := range []struct {
+		name          string
+		algorithm     int
+		before, after int
+		took          time.Duration // of the second half, from the edge on
+		want          string
+		ok            bool
+	}{
+		{"fixed, the whole limit twice", fixed, 100, 100, time.Second, "200 / 20 / 0", true},
+		{"fixed, one too many", fixed, 100, 101, time.Second, "200 / 20 / 0", false},
+		{"fixed, one too few", fixed, 100, 99, time.Second, "200 / 20 / 0", false},
+		{"fixed, too few before", fixed, 99, 100, time.Second, "200 / 20 / 0", false},
+		{"sliding, what a tenth of the window gives back", sliding, 100, 11, time.Second, "100 to 111", true},
+		{"sliding, less", sliding, 100, 0, time.Second, "100 to 111", true},
+		{"sliding, one too many", sliding, 100, 12, time.Second, "100 to 111", false},
+		{"sliding, too soon", sliding, 100, 11, 500 * time.Millisecond, "100 to 106", false},
+		{"sliding, too few before", sliding, 99, 1, time.Second, "100 to 111", false},
+		{"sliding, too many before", sliding, 101, 1, time.Second, "100 to 111", false},
+		{"sliding, as if it were fixed", sliding, 100, 100, time.Second, "100 to 111", false},
+	} {
+		b := &burst{algorithm: edgeAlgorithms[tt.algorithm],
+			before: halfOf(110, tt.before, edge.Add(-time.Second)), after: halfOf(110, tt.after, edge.Add(tt.took))}
+		r := judgeBurst(b, edge, 100, 10*time.Second, 2)
+		if r.ok() != tt.ok || r.want != tt.want || r.sent != 220 || r.got != split(220, tt.before+tt.after) {
+			t.Errorf("%s: %+v", tt.name, r)
+		}
+		b.after.reached++
+		if r := judgeBurst(b, edge, 100, 10*time.Second, 2); r.ok() {
+			t.Errorf("%s: a refused request reached the application: %+v", tt.name, r)
+		}
+	}
+}
+
+func TestLateBursts(t *testing.T) {
+	t.Parallel()
+	edge := time.Date(2026, 1, 2, 3, 4, 10, 0, time.UTC)
+	for _, tt := range []struct {
+		ended time.Duration // from the edge on
+		took  time.Duration
+		want  string
+	}{
+		{-time.Millisecond, 2 * time.Second, ""},
+		{0, time.Second, "The edge came before the last answer"},
+		{time.Second, 3 * time.Second, "The edge came before the last answer"},
+		{-time.Millisecond, 2001 * time.Millisecond, "The burst took 2.0 s, more than 2.0 s"},
+	} {
+		in := &burst{before: half{ended: edge.Add(-time.Second)}}
+		got := lateness([]*burst{in, {before: half{ended: edge.Add(tt.ended)}}}, edge, tt.took)
+		if (got == "") != (tt.want == "") || !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%s, %s: %q, want %q", tt.ended, tt.took, got, tt.want)
+		}
 	}
 }

@@ -1,6 +1,7 @@
-// Command demo shows what Gatequota does, on this machine and within a minute:
-// two gateways and one quota, then a store that goes away and comes back. From
-// the e2e folder:
+// Command demo shows what Gatequota does, on this machine and within about a
+// minute: two gateways and one quota, then a store that goes away and comes back,
+// then what two algorithms make of a burst over the edge of a window. From the e2e
+// folder:
 //
 //	go run ./cmd/demo
 //
@@ -31,7 +32,7 @@ import (
 )
 
 // longest bounds the whole run.
-const longest = 58 * time.Second
+const longest = 75 * time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -55,7 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "demo: unexpected argument %q\n", flags.Arg(0))
 		return 2
 	}
-	p := &play{out: stdout, window: time.Minute, limit: 100}
+	p := &play{out: stdout, window: time.Minute, edge: 10 * time.Second, limit: 100}
 	if !*embedded {
 		p.traefik, p.valkey = find(*traefik, "traefik"), find(*valkey, "valkey-server")
 	}

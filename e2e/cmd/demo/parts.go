@@ -31,11 +31,14 @@ import (
 // scope is that of the shared count, and so a part of its keys.
 const scope = "apikey"
 
-// The two routes of each gateway.
+// The routes of each gateway; those for a burst over an edge are named by edgeRoute.
 const (
 	sharedRoute = "/shared"
 	localRoute  = "/local"
 )
+
+// edgeRoute returns the route on which an algorithm meets a burst over an edge.
+func edgeRoute(algorithm string) string { return "/" + algorithm }
 
 // gateway is one of those between the client and the application.
 type gateway struct {
@@ -111,9 +114,9 @@ func realStore(t testing.TB, program string) *store {
 }
 
 // middlewares returns the options of the plugin on each route, as a user of
-// Traefik writes them.
-func middlewares(limit int, window time.Duration, storeAddr string) map[string]map[string]any {
-	options := func(mode, scope string) map[string]any {
+// Traefik writes them. The windows of the routes for a burst have the length edge.
+func middlewares(limit int, window, edge time.Duration, storeAddr string) map[string]map[string]any {
+	options := func(mode, scope string, window time.Duration) map[string]any {
 		return map[string]any{
 			"limit":           fmt.Sprint(limit),
 			"window":          fmt.Sprintf("%ds", int(window.Seconds())),
@@ -127,10 +130,16 @@ func middlewares(limit int, window time.Duration, storeAddr string) map[string]m
 			"valkey": map[string]any{"endpoints": []string{storeAddr}, "timeout": "1s"},
 		}
 	}
-	return map[string]map[string]any{
-		sharedRoute: options("shared", scope),
-		localRoute:  options("local", scope+"-local"),
+	all := map[string]map[string]any{
+		sharedRoute: options("shared", scope, window),
+		localRoute:  options("local", scope+"-local", window),
 	}
+	for _, a := range edgeAlgorithms {
+		o := options("shared", scope+"-"+a.name, edge)
+		o["algorithm"] = a.name
+		all[edgeRoute(a.name)] = o
+	}
+	return all
 }
 
 // hostedGateway starts a gateway within this process: an HTTP server with the

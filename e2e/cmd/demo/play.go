@@ -34,6 +34,7 @@ const (
 type play struct {
 	out     io.Writer
 	window  time.Duration
+	edge    time.Duration // length of the windows at whose edge a burst comes
 	limit   int
 	traefik string // the program to use as gateway; empty: within this process
 	valkey  string // the program to use as store; empty: within this process
@@ -87,7 +88,7 @@ func (p *play) setUp(t testing.TB) {
 	} else {
 		p.store = embeddedStore(t)
 	}
-	options := middlewares(p.limit, p.window, p.store.addr)
+	options := middlewares(p.limit, p.window, p.edge, p.store.addr)
 	for range 2 {
 		var g gateway
 		if p.traefik != "" {
@@ -157,6 +158,11 @@ func (p *play) phases(t testing.TB) []row {
 	after.name, after.key = "store back, a new key", newKey()
 	hold(after)
 	p.noteStore(t, &rows[len(rows)-1], after)
+
+	for _, r := range p.overAnEdge() {
+		rows = append(rows, r)
+		p.printf("%s\n", r.line())
+	}
 	return rows
 }
 

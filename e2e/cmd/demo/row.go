@@ -34,11 +34,12 @@ type phase struct {
 
 // row is what became of a phase.
 type row struct {
-	name      string
-	sent      int
-	got, want figures
-	ways      string
-	problems  []string
+	name     string
+	sent     int
+	got      figures
+	want     string // what was expected of it, for people
+	ways     string
+	problems []string
 }
 
 func (r *row) problem(format string, args ...any) {
@@ -64,7 +65,7 @@ func (r *row) line() string {
 // judge compares the answers to a phase, sent to the gateways in turn, with what
 // is expected of it.
 func judge(ph phase, answers lab.Answers, gateways, limit int, window time.Duration) row {
-	r := row{name: ph.name, sent: len(answers), want: ph.want, ways: answers.Decisions()}
+	r := row{name: ph.name, sent: len(answers), want: ph.want.String(), ways: answers.Decisions()}
 	r.got.allowed, r.got.rejected = answers.Count(http.StatusOK), answers.Count(http.StatusTooManyRequests)
 	r.got.failed = len(answers) - r.got.allowed - r.got.rejected
 
