@@ -10,10 +10,8 @@ import { check, fail, sleep } from 'k6';
 import exec from 'k6/execution';
 import http from 'k6/http';
 import { Counter } from 'k6/metrics';
+import { field, gateways, setting, wholeNumber } from './common.js';
 
-const gateways = setting('GATEWAYS', 'http://localhost:8081,http://localhost:8082')
-  .split(',')
-  .map((url) => url.trim().replace(/\/+$/, ''));
 const mode = setting('MODE', 'shared');
 const limit = wholeNumber('LIMIT', 100);
 const windowSeconds = wholeNumber('WINDOW_SECONDS', 60);
@@ -200,18 +198,6 @@ function checkRefusal(response) {
   });
 }
 
-/**
- * The value of a response field, or '' where it is missing. Names of fields have
- * no case, but the keys of response.headers do.
- *
- * @param {import('k6/http').RefinedResponse<any>} response
- * @param {string} name
- */
-function field(response, name) {
-  const key = Object.keys(response.headers).find((key) => key.toLowerCase() === name.toLowerCase());
-  return key === undefined ? '' : (response.headers[key] ?? '');
-}
-
 function expectedFigures() {
   if (mode === 'shared') {
     const allowed = Math.min(requests, limit);
@@ -235,24 +221,4 @@ function eachReplicaAnswers() {
     thresholds[`instance_requests{replica:${replica}}`] = ['count>0'];
   }
   return thresholds;
-}
-
-/**
- * @param {string} name
- * @param {string} fallback
- */
-function setting(name, fallback) {
-  return __ENV[name] || fallback;
-}
-
-/**
- * @param {string} name
- * @param {number} fallback
- */
-function wholeNumber(name, fallback) {
-  const text = setting(name, String(fallback));
-  if (!/^[1-9]\d*$/.test(text)) {
-    throw new Error(`${name} is "${text}": it must be a whole number of at least 1`);
-  }
-  return Number(text);
 }

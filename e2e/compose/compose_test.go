@@ -1,6 +1,6 @@
 // Package compose holds the examples against the real thing: the files for
 // Traefik and Kubernetes are loaded by a real Traefik, and the Compose file runs
-// under a real Docker engine, with the reference experiment against it. The
+// under a real Docker engine, with the experiments of the k6 folder against it. The
 // Compose file is used as it is; only the images are made here, out of this
 // machine's programs, under the names that the file uses.
 package compose_test
@@ -27,6 +27,7 @@ import (
 var (
 	composeFile = filepath.Join(lab.Root(), "examples", "compose.yaml")
 	k6Script    = filepath.Join(lab.Root(), "k6", "rate-limit.js")
+	edgeScript  = filepath.Join(lab.Root(), "k6", "edge-burst.js")
 )
 
 func TestComposeFileHoldsOneQuotaOverTwoGateways(t *testing.T) {
@@ -61,24 +62,8 @@ func TestComposeFileHoldsOneQuotaOverTwoGateways(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.mode, func(t *testing.T) {
-			p := &project{engine: e, env: []string{"RATE_LIMIT_MODE=" + test.mode}}
-			t.Cleanup(func() {
-				if t.Failed() {
-					logs, err := p.run(time.Minute, "logs", "--no-color", "--tail", "60")
-					t.Logf("the containers' logs (%v):\n%s", err, logs)
-				}
-				if _, err := p.run(2*time.Minute, "down", "--volumes", "--timeout", "5"); err != nil {
-					t.Error(err)
-				}
-				if n := e.containers(t); n != 0 {
-					t.Errorf("%d containers are left", n)
-				}
-			})
-			if _, err := p.run(3*time.Minute, "up", "--detach"); err != nil {
-				t.Fatal(err)
-			}
-
-			result := experiment(t, map[string]string{"MODE": test.mode})
+			p := up(t, e, "RATE_LIMIT_MODE="+test.mode)
+			result := experiment(t, k6Script, map[string]string{"MODE": test.mode})
 			for metric, want := range map[string]int{
 				"iterations": 250, "allowed": test.allowed, "rejected": test.rejected, "unexpected": 0,
 			} {
@@ -102,6 +87,47 @@ func TestComposeFileHoldsOneQuotaOverTwoGateways(t *testing.T) {
 			}
 		})
 	}
+	for _, test := range []struct {
+		algorithm   string
+		least, most int // allowed after the edge
+	}{
+		{"fixed-window", 100, 100},
+		{"sliding-window", 0, 10},
+	} {
+		t.Run("edge/"+test.algorithm, func(t *testing.T) {
+			up(t, e, "RATE_LIMIT_ALGORITHM="+test.algorithm, "RATE_LIMIT_WINDOW_SECONDS=10")
+			result := experiment(t, edgeScript, map[string]string{"ALGORITHM": test.algorithm, "WINDOW_SECONDS": "10"})
+			if !result.Passed() {
+				t.Errorf("the script's thresholds did not hold: %+v", result.Thresholds)
+			}
+			before, after := result.Count("allowed{side:before}"), result.Count("allowed{side:after}")
+			if before != 100 || after < test.least || after > test.most {
+				t.Errorf("%d were allowed before the edge and %d after it, want 100, and %d to %d", before, after, test.least, test.most)
+			}
+		})
+	}
+}
+
+// up starts the containers, with these variables, for as long as the test goes on.
+func up(t *testing.T, e *engine, env ...string) *project {
+	t.Helper()
+	p := &project{engine: e, env: env}
+	t.Cleanup(func() {
+		if t.Failed() {
+			logs, err := p.run(time.Minute, "logs", "--no-color", "--tail", "60")
+			t.Logf("the containers' logs (%v):\n%s", err, logs)
+		}
+		if _, err := p.run(2*time.Minute, "down", "--volumes", "--timeout", "5"); err != nil {
+			t.Error(err)
+		}
+		if n := e.containers(t); n != 0 {
+			t.Errorf("%d containers are left", n)
+		}
+	})
+	if _, err := p.run(3*time.Minute, "up", "--detach"); err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // outage stops the store and starts it again, while clients go on asking. In
@@ -132,14 +158,14 @@ func outage(t *testing.T, p *project) {
 	lab.Until(t, "the store counts again", decided("shared"))
 }
 
-// experiment runs the k6 script with its defaults: the ports and limits are
+// experiment runs a k6 script with its defaults: the ports and limits are
 // those of the Compose file.
-func experiment(t *testing.T, env map[string]string) *k6run.Result {
+func experiment(t *testing.T, script string, env map[string]string) *k6run.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	var log bytes.Buffer
-	result, err := k6run.Run(ctx, k6run.Options{Script: k6Script, Env: env, Log: &log})
+	result, err := k6run.Run(ctx, k6run.Options{Script: script, Env: env, Log: &log})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log.String())
 	}
@@ -205,7 +231,7 @@ func TestComposeFileIsReadByTodaysCompose(t *testing.T) {
 	if app.GetScale() != 2 {
 		t.Errorf("%d replicas of the application", app.GetScale())
 	}
-	for option, want := range map[string]string{"limit": "7", "window": "60s", "mode": "shared", "scope": "apikey"} {
+	for option, want := range map[string]string{"limit": "7", "window": "60s", "mode": "shared", "scope": "apikey", "algorithm": "fixed-window"} {
 		label := "traefik.http.middlewares.quota.plugin.gatequota." + option
 		if got := app.Labels[label]; got != want {
 			t.Errorf("%s is %q, want %q", label, got, want)

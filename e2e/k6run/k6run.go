@@ -53,6 +53,9 @@ type Options struct {
 	// Sleep stands in for the waiting of the script's sleep(). It returns early,
 	// with the context's error, when ctx ends. Nil really waits.
 	Sleep func(ctx context.Context, d time.Duration) error
+
+	// Now stands in for the clock that the script's Date reads. Nil is the machine's.
+	Now func() time.Time
 }
 
 // run is what the virtual users of one run share.

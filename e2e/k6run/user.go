@@ -41,6 +41,9 @@ func (r *run) newUser(ctx context.Context) (*user, error) {
 	}
 	stop := u.interruptedBy(ctx)
 	defer stop()
+	if r.options.Now != nil {
+		u.vm.SetTimeSource(r.options.Now)
+	}
 
 	u.provide()
 	if _, err := u.vm.RunProgram(r.program.main); err != nil {
