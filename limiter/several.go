@@ -88,6 +88,7 @@ type group struct {
 	asked    bool    // it was written: the store may have counted its requests
 	name     string  // of the call, in logs
 	settled  []int64 // unsettled passes that are settled with it, for each account and for the one before
+	told     []int64 // as of window.LogUnsent
 	answered bool
 	lefts    []int64 // what was left before the first of the requests
 	admitted int64   // how many of the requests were counted
@@ -253,7 +254,7 @@ func groupIn(b *batch, q *Several, client string, accounts []*window.Account, at
 
 func sameAccounts(a, b []*window.Account) bool {
 	for i := range a {
-		if *a[i] != *b[i] {
+		if a[i].Running != b[i].Running || a[i].Entry != b[i].Entry {
 			return false
 		}
 	}
@@ -335,6 +336,7 @@ func encodeGroup(g *group) string {
 		args += resp.Bulk(g.name)
 	}
 	g.settled = nil
+	g.told = nil
 	for i, a := range g.accounts {
 		t := q.tables[i]
 		switch algorithm {
@@ -346,7 +348,9 @@ func encodeGroup(g *group) string {
 			args += encodeSliding(g, q.limits[i], a)
 		case window.Exact:
 			keys += entryKey(t, a.Entry)
-			args += encodeInt(q.limits[i].Limit) + encodeInt(q.limits[i].Length*1000) + resp.Bulk(window.LogUnsent(a.Entry.Log, g.requests == 0))
+			calls, told := window.LogUnsent(a.Entry.Log, g.requests == 0)
+			g.told = append(g.told, told)
+			args += encodeInt(q.limits[i].Limit) + encodeInt(q.limits[i].Length*1000) + resp.Bulk(calls)
 		default:
 			l := q.limits[i]
 			keys += entryKey(t, a.Entry)
@@ -367,7 +371,7 @@ func countKey(t *table, f *window.FixedCount) string {
 // entryKey returns the encoded key of an entry. Who calls it holds the ledger's mutex.
 func entryKey(t *table, e *window.Entry) string {
 	if e.Key == "" {
-		e.Key = resp.Bulk(t.head + ":{" + hexDigest(t, window.EntryClient(e)) + "}")
+		e.Key = resp.Bulk(t.head + ":{" + hexDigest(t, window.EntryClient(e)) + "}:" + strconv.FormatInt(t.length, 10))
 	}
 	return e.Key
 }
@@ -530,17 +534,17 @@ func noteSliding(g *group, numbers []int64) bool {
 }
 
 func noteBucket(g *group, numbers []int64) bool {
-	if len(numbers) != 2*len(g.accounts) {
+	if len(numbers) != 1+2*len(g.accounts) {
 		return false
 	}
+	g.now = numbers[0]
 	g.lefts = nil
 	for i, l := range g.several.limits {
-		g.lefts = append(g.lefts, window.BucketLeft(numbers[2*i], l.Burst, l.Length*1000))
+		g.lefts = append(g.lefts, window.BucketLeft(numbers[1+2*i], l.Burst, l.Length*1000))
 	}
 	units := admit(g)
 	for i, a := range g.accounts {
-		window.BucketAnswered(a.Entry, g.several.limits[i], numbers[2*i], numbers[2*i+1], units)
-		g.now = numbers[2*i+1]
+		window.BucketAnswered(a.Entry, g.several.limits[i], numbers[1+2*i], numbers[2+2*i], units)
 	}
 	return settle(g)
 }
@@ -556,8 +560,8 @@ func noteLog(g *group, numbers []int64) bool {
 	}
 	units := admit(g)
 	for i, a := range g.accounts {
-		l := g.several.limits[i]
-		window.LogAnswered(a.Entry, g.now, l.Length*1000, numbers[1+3*i], numbers[2+3*i], g.several.cost, numbers[3+3*i], g.name, units)
+		answer := &window.LogAnswer{Now: g.now, Count: numbers[1+3*i], Free: numbers[2+3*i], Newest: numbers[3+3*i]}
+		window.LogAnswered(a.Entry, g.several.limits[i], answer, g.several.cost, units, g.name, g.told[i])
 	}
 	return settle(g)
 }

@@ -39,8 +39,11 @@ func Left(l *Limit, a *Account, now int64) int64 {
 	case Sliding:
 		return SlidingLeft(a.Running.Known, a.Before.Known, l.Limit, a.Running.End*1000-now, l.Length*1000)
 	case Bucket:
-		lack := BucketLack(a.Entry.Lack, a.Entry.At, now, l.Limit)
-		return BucketLeft(lack, l.Burst, l.Length*1000)
+		e := a.Entry
+		if e.At-now > l.Length*1000 {
+			e.At = now // as the script has it
+		}
+		return BucketLeft(BucketLack(e.Lack, e.At, now, l.Limit), l.Burst, l.Length*1000)
 	}
 	return LogLeft(a.Entry.Log, l.Limit, now, l.Length*1000)
 }
@@ -57,8 +60,12 @@ func Wait(l *Limit, a *Account, cost, now int64) int64 {
 	case Sliding:
 		return SlidingWait(a.Running.Known, a.Before.Known, l.Limit, cost, a.Running.End*1000-now, l.Length*1000)
 	case Bucket:
-		lack := BucketLack(a.Entry.Lack, a.Entry.At, now, l.Limit)
-		return BucketWait(lack, cost, l.Limit, l.Burst, l.Length*1000)
+		e := a.Entry
+		wait := BucketWait(BucketLack(e.Lack, e.At, now, l.Limit), cost, l.Limit, l.Burst, l.Length*1000)
+		if wait > 0 && e.At > now { // by a clock that is behind
+			wait += e.At - now
+		}
+		return wait
 	}
 	return LogWait(a.Entry.Log, l.Limit, cost, now, l.Length*1000)
 }
@@ -100,7 +107,7 @@ func Take(limits []*Limit, accounts []*Account, cost, now int64, d *Decision) {
 	}
 	if fits(lefts, cost) {
 		for i, l := range limits {
-			count(l, accounts[i], cost, now, "", 1)
+			count(l, accounts[i], cost, now, "", 1, false)
 		}
 	}
 	resets, waits := Waits(limits, accounts, cost, now)
@@ -117,8 +124,8 @@ func fits(lefts []int64, cost int64) bool {
 	return true
 }
 
-// count notes what passed, in a log under a name, from the member first on.
-func count(l *Limit, a *Account, units, now int64, name string, first int64) {
+// count notes what passed, alone or not, in a log under a name, from the member first on.
+func count(l *Limit, a *Account, units, now int64, name string, first int64, alone bool) {
 	switch l.Algorithm {
 	case Fixed, Sliding:
 		a.Running.Known += units
@@ -132,7 +139,7 @@ func count(l *Limit, a *Account, units, now int64, name string, first int64) {
 		e.until = e.At + e.Lack/l.Limit
 		return
 	}
-	logAdd(a.Entry.Log, now, name, first, first+units-1)
+	logAdd(a.Entry.Log, now, name, first, first+units-1, alone)
 	a.Entry.until = a.Entry.Log.newest + l.Length*1000
 }
 
@@ -236,6 +243,9 @@ func TakeAlone(limits []*Limit, accounts []*Account, s *Share, cost, now int64, 
 
 // aloneWait returns after how many milliseconds the share of this gateway has room again.
 func aloneWait(l *Limit, a *Account, s *Share, cost, now int64) int64 {
+	if l.Algorithm == Sliding && s.Own == 0 && s.Gateways > 1 {
+		return slidingAloneWait(l, a, s, cost, now)
+	}
 	until := now
 	if cost <= Capacity(l) {
 		until += Wait(l, a, cost, now)
@@ -246,8 +256,10 @@ func aloneWait(l *Limit, a *Account, s *Share, cost, now int64) int64 {
 		next = a.Running.End * 1000
 	case s.Own > 0:
 		next = a.Entry.spentEnd
-	case l.Algorithm == Exact:
+	case l.Algorithm == Exact && s.Gateways > 1:
 		next = now + l.Length*1000
+	case l.Algorithm == Exact:
+		next = a.Entry.Log.othersUntil
 	case cost <= l.Burst && a.Entry.aloneAt > 0:
 		next = now + BucketWait(BucketLack(a.Entry.alone, a.Entry.aloneAt, now, l.Limit), cost, l.Limit, l.Burst, l.Length*1000)
 	}
@@ -257,16 +269,46 @@ func aloneWait(l *Limit, a *Account, s *Share, cost, now int64) int64 {
 	return until - now
 }
 
+// slidingAloneWait is aloneWait for a sliding window that several gateways share.
+func slidingAloneWait(l *Limit, a *Account, s *Share, cost, now int64) int64 {
+	left, length := a.Running.End*1000-now, l.Length*1000
+	alone := a.Running.Lost + a.Running.Unsettled
+	// The share has room for the cost where so much is left of the limit: see share.
+	needed := s.Gateways*(cost+alone-1) + 1 - alone
+	if needed <= l.Limit-a.Running.Known {
+		return SlidingWait(a.Running.Known, slidingBefore(a.Before, s), l.Limit, needed, left, length)
+	}
+	needed = s.Gateways*(cost-1) + 1
+	if needed > l.Limit {
+		return left // it never has
+	}
+	return left + SlidingWait(0, slidingBefore(a.Running, s), l.Limit, needed, length, length)
+}
+
+// slidingBefore returns what stands in the window before, if all gateways let pass as much
+// alone there as this one.
+func slidingBefore(f *FixedCount, s *Share) int64 {
+	alone := f.Lost + f.Unsettled
+	if s.Own > 0 || s.Gateways < 2 || alone == 0 {
+		return f.Known
+	}
+	return f.Known + ofAll(alone, s.Gateways-1)
+}
+
 // shareLeft returns how much of a limit this gateway may let pass alone.
 func shareLeft(l *Limit, a *Account, s *Share, now int64) int64 {
 	left := Left(l, a, now)
 	switch l.Algorithm {
-	case Fixed, Sliding:
+	case Sliding:
+		left = SlidingLeft(a.Running.Known, slidingBefore(a.Before, s), l.Limit, a.Running.End*1000-now, l.Length*1000)
+		return share(left, a.Running.Lost+a.Running.Unsettled, a.Running.Spent, s)
+	case Fixed:
 		return share(left, a.Running.Lost+a.Running.Unsettled, a.Running.Spent, s)
 	}
 	e := a.Entry
-	if e.spentEnd <= now {
+	if e.spentEnd <= now || e.spentEnd > now+l.Length*1000 {
 		e.spent = 0
+		e.spentEnd = (now/(l.Length*1000) + 1) * l.Length * 1000
 	}
 	if l.Algorithm == Exact {
 		return share(left-e.Log.others, e.Log.alone, e.spent, s)
@@ -275,6 +317,9 @@ func shareLeft(l *Limit, a *Account, s *Share, now int64) int64 {
 		return share(left, 0, e.spent, s)
 	}
 	if e.aloneAt > 0 {
+		if e.aloneAt-now > l.Length*1000 {
+			e.aloneAt = now
+		}
 		alone := BucketLeft(BucketLack(e.alone, e.aloneAt, now, l.Limit), l.Burst, l.Length*1000)
 		if alone < left {
 			return alone
@@ -312,29 +357,31 @@ func addAlone(l *Limit, a *Account, s *Share, units, now int64, asked bool, name
 		return
 	}
 	e := a.Entry
-	if e.spentEnd <= now {
-		e.spentEnd = (now/(l.Length*1000) + 1) * l.Length * 1000
-	}
 	e.spent += units
 	if l.Algorithm == Exact {
-		count(l, a, units, now, name, first)
-		e.Log.unsent++
-		e.Log.alone += units
+		count(l, a, units, now, name, first, true)
 		return
 	}
 	if e.aloneAt == 0 {
 		e.alone = e.Lack
 		e.aloneAt = e.At
 	}
-	gateways := s.Gateways
-	if gateways < 1 {
-		gateways = 1
-	}
-	e.alone = BucketLack(e.alone, e.aloneAt, now, l.Limit) + gateways*units*l.Length*1000
+	e.alone = BucketLack(e.alone, e.aloneAt, now, l.Limit) + ofAll(units*l.Length*1000, s.Gateways)
 	if now > e.aloneAt {
 		e.aloneAt = now
 	}
-	count(l, a, units, now, "", 1)
+	count(l, a, units, now, "", 1, true)
+}
+
+// ofAll returns what a number of gateways take if each takes so much, at most 2^62.
+func ofAll(parts, gateways int64) int64 {
+	if gateways < 1 {
+		return parts
+	}
+	if gateways > 1<<62/parts {
+		return 1 << 62
+	}
+	return gateways * parts
 }
 
 // Admitted returns how many of a number of requests were counted, each of this cost, by

@@ -16,9 +16,9 @@ package window
 //	the limit, the length of the window in milliseconds, and the burst
 //	how many parts the bucket is known to have lacked, and when, in unix milliseconds
 //
-// It answers in one line, for each bucket, the parts that it lacked before the first of
-// the requests and the time in unix milliseconds for which that is so. From them follows
-// how many requests were taken: as many as each bucket has tokens for.
+// It answers in one line the time in unix milliseconds, and then for each bucket the parts
+// that it lacked before the first of the requests and the time for which that is so. From
+// them follows how many requests were taken: as many as each bucket has tokens for.
 //
 // A clock that steps back mints nothing, and delays nothing for longer than a window. A
 // bucket lacks what the store knows or what the caller knows, whichever is full later, so
@@ -36,7 +36,7 @@ local function lacked(lack, at, t, limit)
   end
   return math.max(0, lack - (t - at) * limit)
 end
-local lacks, times, answer = {}, {}, {}
+local lacks, times, answer = {}, {}, {string.format('%.0f', now)}
 for i = 1, #KEYS do
   local a = 5 * i - 1
   local limit, length, burst = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
@@ -47,7 +47,7 @@ for i = 1, #KEYS do
       return value
     end
     redis.call('DEL', KEYS[i])
-  elseif value[1] and value[2] and string.find(value[1] .. value[2], '^%d+$') and #value[1] < 17 and #value[2] < 17 then
+  elseif value[1] and value[2] and string.find(value[1] .. value[2], '^%d+$') and #value[1] < 17 and #value[2] < 17 and tonumber(value[1]) <= 9007199254740992 then
     lack, at = tonumber(value[1]), tonumber(value[2])
     if at - now > length then
       at = now
@@ -59,8 +59,8 @@ for i = 1, #KEYS do
   times[i] = t
   lacks[i] = math.max(lacked(lack, at, t, limit), lacked(tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), t, limit))
   admitted = math.min(admitted, math.max(0, math.floor((burst * length - lacks[i]) / (length * cost))))
-  answer[2 * i - 1] = string.format('%.0f', lacks[i])
-  answer[2 * i] = string.format('%.0f', t)
+  answer[2 * i] = string.format('%.0f', lacks[i])
+  answer[2 * i + 1] = string.format('%.0f', t)
 end
 for i = 1, #KEYS do
   local a = 5 * i - 1
@@ -106,15 +106,16 @@ func BucketWait(lack, cost, limit, burst, length int64) int64 {
 }
 
 // BucketAnswered notes that the store answered that a bucket lacked so many parts at a
-// time, before it gave so many tokens.
+// time, before it gave so many tokens. More may be known by now.
 func BucketAnswered(e *Entry, l *Limit, lack, at, tokens int64) {
-	e.Lack = BucketLack(e.Lack, e.At, at, l.Limit)
-	if lack > e.Lack {
-		e.Lack = lack
+	known := BucketLack(e.Lack, e.At, at, l.Limit)
+	lack += tokens * l.Length * 1000
+	if known > lack {
+		lack = known
 	}
-	e.Lack += tokens * l.Length * 1000
+	e.Lack = lack
 	e.At = at
 	e.alone = 0
 	e.aloneAt = 0
-	e.until = at + e.Lack/l.Limit + 1
+	e.until = at + lack/l.Limit + 1
 }

@@ -30,9 +30,9 @@ func EntryClient(e *Entry) string {
 
 // Entries are the buckets or logs of many clients in one gateway's memory: the twins of
 // BucketScript and LogScript. They are at most max. When they are, one that says nothing
-// any more goes first, else the one of a small random sample that says nothing soonest:
-// who is near a limit outlives a crowd of newcomers. Whose entry is evicted starts anew in
-// this gateway's memory.
+// any more goes first, else of a small random sample the bucket that is full soonest, or the
+// log that has least: who is near a limit outlives a crowd of newcomers. Whose entry is
+// evicted starts anew in this gateway's memory.
 //
 // Entries are not safe for concurrent use.
 type Entries struct {
@@ -79,7 +79,7 @@ func entryEvict(t *Entries, now int64) {
 	victim := t.order[rand.Intn(count)]
 	for i := 1; i < evictionSample && victim.until > now; i++ {
 		e := t.order[rand.Intn(count)]
-		if e.until < victim.until {
+		if e.until <= now || t.logs && logUnits(e) < logUnits(victim) || !t.logs && e.until < victim.until {
 			victim = e
 		}
 	}
@@ -89,6 +89,11 @@ func entryEvict(t *Entries, now int64) {
 	t.order[count-1] = nil
 	t.order = t.order[:count-1]
 	delete(t.clients, victim.client)
+}
+
+// logUnits returns how many units the log of an entry is known to have.
+func logUnits(e *Entry) int64 {
+	return e.Log.count + e.Log.others
 }
 
 // EntriesPart is to Entries what FixedPart is to FixedCounts.

@@ -224,7 +224,8 @@ func NewFixedCounts(length int64, max int) *FixedCounts {
 }
 
 // NewSlidingCounts is NewFixedCounts for sliding windows: twice as many counts are held,
-// since each client has two, and of an ended window they go one by one.
+// since each client has two. Those of the ended window are needed like others: where room
+// is made, it is in the window that has more of them.
 func NewSlidingCounts(length int64, max int) *FixedCounts {
 	c := NewFixedCounts(length, 2*max)
 	c.both = true
@@ -361,7 +362,7 @@ func fixedEvict(c *FixedCounts, w *fixedWindow) {
 		}
 	}
 	from := c.current
-	if len(c.previous.order) > 0 {
+	if len(c.previous.order) > 0 && (!c.both || len(c.previous.order) >= len(from.order)) {
 		from = c.previous
 	}
 	evictOne(from)

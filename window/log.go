@@ -1,6 +1,9 @@
 package window
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // LogScript counts requests of one cost in several logs of one client at once, in the
 // store: each request in all of them or in none. A log has the time of each unit of cost
@@ -27,7 +30,8 @@ import "strconv"
 //
 // To add a member that is there changes nothing but its time, so nothing counts twice. What
 // is no log is replaced. A log is kept for a window after the last request that was
-// counted.
+// counted. Where a clock stepped back by more than a window, what came later than that
+// counts from now on: no time lies further ahead than a window.
 const LogScript = `local admitted, cost = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now = tonumber(ARGV[3])
 local time = redis.pcall('TIME')
@@ -37,6 +41,10 @@ end
 local answer = {string.format('%.0f', now)}
 local counts = {}
 local more = {}
+local function newest(key)
+  local member = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
+  return tonumber(member[2] or 0), member[1]
+end
 for i = 1, #KEYS do
   local limit, length = tonumber(ARGV[3 * i + 2]), tonumber(ARGV[3 * i + 3])
   local old = string.format('%.0f', now - length)
@@ -47,10 +55,19 @@ for i = 1, #KEYS do
     end
     redis.call('DEL', KEYS[i])
   end
+  local last, member = newest(KEYS[i])
+  while last > now + length do
+    redis.call('ZADD', KEYS[i], string.format('%.0f', now), member)
+    last, member = newest(KEYS[i])
+  end
   for at, name, first, last in string.gmatch(ARGV[3 * i + 4], '(%d+)/(%S-)/(%d+)/(%d+) ') do
-    if tonumber(at) > now - length then
+    local passed = tonumber(at)
+    if passed > now + length then
+      passed = now
+    end
+    if passed > now - length then
       for unit = tonumber(first), tonumber(last) do
-        redis.call('ZADD', KEYS[i], at, name .. '-' .. unit)
+        redis.call('ZADD', KEYS[i], string.format('%.0f', passed), name .. '-' .. unit)
       end
       more[i] = true
     end
@@ -63,20 +80,18 @@ for i = 1, #KEYS do
   for unit = 1, admitted * cost do
     redis.call('ZADD', KEYS[i], string.format('%.0f', now), ARGV[4] .. '-' .. unit)
   end
-  if admitted > 0 or more[i] then
+  if admitted > 0 or more[i] or redis.call('PTTL', KEYS[i]) == -1 then
     redis.call('PEXPIRE', KEYS[i], ARGV[3 * i + 3])
   end
-  local free, newest = 0, 0
+  local free = 0
   local needed = counts[i] + admitted * cost + cost - limit
   if needed > 0 then
     local member = redis.call('ZRANGE', KEYS[i], needed - 1, needed - 1, 'WITHSCORES')
     free = member[2] and tonumber(member[2]) + length or 0
   end
-  local member = redis.call('ZRANGE', KEYS[i], -1, -1, 'WITHSCORES')
-  newest = member[2] and tonumber(member[2]) or 0
   answer[3 * i - 1] = string.format('%.0f', counts[i])
   answer[3 * i] = string.format('%.0f', free)
-  answer[3 * i + 1] = string.format('%.0f', newest)
+  answer[3 * i + 1] = string.format('%.0f', (newest(KEYS[i])))
 end
 return redis.status_reply(table.concat(answer, ' '))
 `
@@ -85,17 +100,18 @@ return redis.status_reply(table.concat(answer, ' '))
 type Log struct {
 	// own is what passed this gateway within the last window, in the order of time.
 	own []logEntry
-	// count is how many units own has.
-	count int64
+	// count is how many units own has, and alone how many of them passed without the store,
+	// which has not answered since.
+	count, alone int64
 	// others is how many units of other gateways the store has told of, and until when
 	// the last of them may count, in unix milliseconds.
 	others, othersUntil int64
-	// free is when the log has room for a request that costs freeCost, as the store has
-	// told, in unix milliseconds.
-	free, freeCost int64
-	newest         int64 // time of the newest unit known
-	unsent         int   // the last entries of own that the store was never told, or may have lost
-	alone          int64 // units that passed alone since the store last answered
+	// free is when a log of at most so many units has room for a request that costs
+	// freeCost, as the store has told, in unix milliseconds.
+	free, freeCost, freeLimit int64
+	newest                    int64 // time of the newest unit known
+	added                     int64 // entries ever added to own
+	unsent                    int   // entries of own that the store was never told, or may have lost
 }
 
 // A logEntry is what one call admitted here.
@@ -103,32 +119,92 @@ type logEntry struct {
 	at          int64 // unix milliseconds
 	name        string
 	first, last int64 // numbers of its members
+	number      int64 // of this entry, from 1
+	unsent      bool
+	alone       bool // it passed without the store, which has not answered since
 }
 
-// logExpire drops what is older than a window, at a time in unix milliseconds.
+// logExpire drops what is older than a window, at a time in unix milliseconds. What came
+// more than a window later than that, by a clock that has stepped back, counts from now on.
 func logExpire(g *Log, now, length int64) {
 	gone := 0
 	for gone < len(g.own) && g.own[gone].at <= now-length {
-		g.count -= g.own[gone].last - g.own[gone].first + 1
+		e := &g.own[gone]
+		logSent(g, e)
+		g.count -= e.last - e.first + 1
 		gone++
 	}
 	if gone > 0 {
-		g.own = append([]logEntry(nil), g.own[gone:]...)
-		if g.unsent > len(g.own) {
-			g.unsent = len(g.own)
-		}
+		g.own = g.own[gone:]
 	}
 	if now >= g.othersUntil {
 		g.others = 0
 	}
+	if g.newest > now+length || g.othersUntil > now+length || g.free > now+length {
+		logStepBack(g, now, length)
+	}
 }
 
-// logAdd notes units that passed here.
-func logAdd(g *Log, now int64, name string, first, last int64) {
-	if n := len(g.own); n > 0 && g.own[n-1].at > now {
-		now = g.own[n-1].at // a clock that steps back changes no order
+// logSent notes that the store has an entry, or does not need it any more.
+func logSent(g *Log, e *logEntry) {
+	if e.unsent {
+		e.unsent = false
+		g.unsent--
 	}
-	g.own = append(g.own, logEntry{at: now, name: name, first: first, last: last})
+	if e.alone {
+		e.alone = false
+		g.alone -= e.last - e.first + 1
+	}
+}
+
+// logStepBack sees to it that nothing lies further ahead than a window.
+func logStepBack(g *Log, now, length int64) {
+	ahead := len(g.own)
+	for ahead > 0 && g.own[ahead-1].at > now+length {
+		ahead--
+	}
+	late := append([]logEntry(nil), g.own[ahead:]...)
+	g.own = g.own[:ahead]
+	for i := range late {
+		late[i].at = now
+		logInsert(g, late[i])
+	}
+	g.newest = now
+	if len(g.own) > 0 {
+		g.newest = g.own[len(g.own)-1].at
+	}
+	if g.othersUntil > now+length {
+		g.othersUntil = now + length
+	}
+	if g.free > now+length {
+		g.free = now + length
+	}
+}
+
+// logInsert puts an entry where its time is.
+func logInsert(g *Log, e logEntry) {
+	i := len(g.own)
+	g.own = append(g.own, e)
+	for i > 0 && g.own[i-1].at > e.at { // by a clock that is behind
+		g.own[i] = g.own[i-1]
+		i--
+	}
+	g.own[i] = e
+}
+
+// logAdd notes units that passed here, alone or not.
+func logAdd(g *Log, now int64, name string, first, last int64, alone bool) {
+	g.added++
+	e := logEntry{at: now, name: name, first: first, last: last, number: g.added, unsent: alone, alone: alone}
+	if alone {
+		g.unsent++
+		g.alone += last - first + 1
+	}
+	if n := len(g.own); n > 0 && g.own[n-1].at > now {
+		logInsert(g, e)
+	} else {
+		g.own = append(g.own, e)
+	}
 	g.count += last - first + 1
 	if now > g.newest {
 		g.newest = now
@@ -140,7 +216,7 @@ func logAdd(g *Log, now int64, name string, first, last int64) {
 func LogLeft(g *Log, limit, now, length int64) int64 {
 	logExpire(g, now, length)
 	left := limit - g.count
-	if now < g.free && left >= g.freeCost {
+	if now < g.free && limit <= g.freeLimit && left >= g.freeCost {
 		return g.freeCost - 1
 	}
 	return left
@@ -152,14 +228,16 @@ func LogWait(g *Log, limit, cost, now, length int64) int64 {
 	logExpire(g, now, length)
 	until := now
 	short := g.count + cost - limit
-	for _, e := range g.own {
-		if short <= 0 {
-			break
-		}
+	if short > 0 && short == g.count {
+		until = g.own[len(g.own)-1].at + length // all of them, found without a search
+		short = 0
+	}
+	for i := 0; short > 0 && i < len(g.own); i++ {
+		e := &g.own[i]
 		short -= e.last - e.first + 1
 		until = e.at + length
 	}
-	if cost >= g.freeCost && g.free > until {
+	if cost >= g.freeCost && limit <= g.freeLimit && g.free > until {
 		until = g.free
 	}
 	if cost == limit && g.others > 0 && g.othersUntil > until {
@@ -169,44 +247,66 @@ func LogWait(g *Log, limit, cost, now, length int64) int64 {
 }
 
 // LogUnsent returns what the store is to be told that it may not know, as the calls of
-// LogScript that it came from: all that passed here within a window if all is set.
-func LogUnsent(g *Log, all bool) string {
-	from := len(g.own) - g.unsent
-	if all {
-		from = 0
+// LogScript that it came from: all that passed here within a window if all is set. told is
+// what LogAnswered is to be given.
+func LogUnsent(g *Log, all bool) (calls string, told int64) {
+	if g.unsent == 0 && !all {
+		return "", g.added
 	}
-	text := ""
-	for _, e := range g.own[from:] {
-		text += strconv.FormatInt(e.at, 10) + "/" + e.name + "/" + strconv.FormatInt(e.first, 10) + "/" + strconv.FormatInt(e.last, 10) + " "
+	var text strings.Builder
+	for i := range g.own {
+		e := &g.own[i]
+		if all || e.unsent {
+			_, _ = text.WriteString(strconv.FormatInt(e.at, 10) + "/" + e.name + "/" + strconv.FormatInt(e.first, 10) + "/" + strconv.FormatInt(e.last, 10) + " ")
+		}
 	}
-	return text
+	return text.String(), g.added
 }
 
-// LogAnswered notes what the store answered at a time to a call that told it all of
-// LogUnsent: how many units it had, when it has room for so much more, and when its newest
-// member came; and that it admitted so many of this call.
-func LogAnswered(e *Entry, now, length, count, free, cost, newest int64, name string, units int64) {
-	g := e.Log
-	logExpire(g, now, length)
-	g.unsent = 0
-	g.alone = 0
-	g.others = count - g.count
+// A LogAnswer is what the store says of a log.
+type LogAnswer struct {
+	Now    int64 // unix milliseconds
+	Count  int64 // units before the first of the requests
+	Free   int64 // when there is room for one more after them, in unix milliseconds; 0: there is
+	Newest int64 // time of its newest member
+}
+
+// LogAnswered notes what the store answered to a call of this name for requests of a cost,
+// of which it admitted so many units; told is as of LogUnsent.
+func LogAnswered(e *Entry, l *Limit, a *LogAnswer, cost, units int64, name string, told int64) {
+	g, length := e.Log, l.Length*1000
+	logExpire(g, a.Now, length)
+	known := g.count
+	if g.unsent > 0 {
+		for i := range g.own {
+			if o := &g.own[i]; o.number <= told {
+				logSent(g, o)
+			} else if o.unsent {
+				known -= o.last - o.first + 1
+			}
+		}
+	}
+	g.others = a.Count - known
 	if g.others < 0 {
 		// It has less than passed here: it lost some of it, and is to be told again.
 		g.others = 0
 		g.unsent = len(g.own)
+		for i := range g.own {
+			g.own[i].unsent = true
+		}
 	}
-	g.othersUntil = now + length
-	if newest > 0 && newest+length < g.othersUntil {
-		g.othersUntil = newest + length
+	g.othersUntil = a.Now + length
+	if a.Newest > 0 && a.Newest+length < g.othersUntil {
+		g.othersUntil = a.Newest + length
 	}
-	g.free = free
+	g.free = a.Free
 	g.freeCost = cost
-	if newest > g.newest {
-		g.newest = newest
+	g.freeLimit = l.Limit
+	if a.Newest > g.newest {
+		g.newest = a.Newest
 	}
 	if units > 0 {
-		logAdd(g, now, name, 1, units)
+		logAdd(g, a.Now, name, 1, units, false)
 	}
 	e.until = g.newest + length
 }

@@ -22,8 +22,8 @@ package window
 // It answers in one line the time in unix milliseconds, and the counts as they were before
 // the first of the requests. From them follows how many were counted: a request that
 // costs c passes where before * left / length + running + c - 1 < limit, left being what
-// is left of the running window. All of that is in integers, exactly. Where a window is
-// over its count is FixedOver, and then nothing was changed.
+// is left of the running window. All of that is in integers, exactly, for no before says
+// more than 2^53 / length. Where a window is over its count is FixedOver, and then nothing was changed.
 //
 // Counts that a store lost, keys without expiry and values that are no count are treated
 // as FixedScript does. A count is kept until the window after its own is over.
@@ -40,7 +40,7 @@ for i = 1, #KEYS do
   if type(value) == 'table' and not string.find(value.err, '^%-?WRONGTYPE') then
     return value
   end
-  if type(value) == 'string' and #value < 16 and string.find(value, '^%d+$') then
+  if type(value) == 'string' and #value < 16 and string.find(value, '^[1-9]%d*$') then
     stored[i] = tonumber(value)
   elseif value then
     redis.call('DEL', KEYS[i])
@@ -60,7 +60,7 @@ for i = 1, #KEYS, 2 do
     counts[i + 1] = math.max(stored[i + 1] or 0, tonumber(ARGV[at + 6])) + tonumber(ARGV[at + 5])
     expiries[i] = left + length
     expiries[i + 1] = left
-    local share = counts[i + 1] * left
+    local share = math.min(counts[i + 1], math.floor(9007199254740992 / length)) * left
     share = (share - share % length) / length
     admitted = math.min(admitted, math.max(0, math.floor((limit - counts[i] - share) / cost)))
   end
@@ -87,10 +87,13 @@ return redis.status_reply(table.concat(answer, ' '))
 // SlidingLeft returns how much of a limit a client has left at a time, by its counts in
 // the window that runs and in the one before: less than zero where it is over the limit.
 // left is what is left of the running window and length the whole of it, in milliseconds.
-// Neither limit * length nor before * left may be above 2^53.
+// limit * length is at most 2^53.
 func SlidingLeft(running, before, limit, left, length int64) int64 {
 	if left > length {
 		left = length // by a clock that is ahead
+	}
+	if before > MaxExact/length {
+		before = MaxExact / length
 	}
 	return limit - running - before*left/length
 }
@@ -102,7 +105,14 @@ func SlidingWait(running, before, limit, cost, left, length int64) int64 {
 	if SlidingLeft(running, before, limit, left, length) >= cost {
 		return 0
 	}
+	most := MaxExact / length
+	if before > most {
+		before = most
+	}
 	room := limit - running - cost
+	if running > most {
+		running = most
+	}
 	if room >= 0 {
 		// before * later / length < room + 1
 		return left - ((room+1)*length-1)/before
@@ -111,19 +121,18 @@ func SlidingWait(running, before, limit, cost, left, length int64) int64 {
 }
 
 // SlidingFind returns the counts of a client in the window of a time in unix seconds and in
-// the one before. They are zero if there were none.
+// the one before. They are zero if there were none. That of the window before is not held
+// where it would have to make room for itself.
 func SlidingFind(c *FixedCounts, client string, unix int64) (running, before *FixedCount) {
 	running = FixedFind(c, client, unix)
-	w := c.current
-	if running.End == w.end {
-		w = c.previous
-	} else {
-		// By a clock that is behind: what was before is not held any more.
-		return running, &FixedCount{End: running.End - c.length, client: client}
+	if running.End == c.End { // by a clock that is behind, what was before is not held any more
+		before = c.previous.counts[client]
+		if before == nil && FixedLen(c) < c.max {
+			before = fixedAdd(c, c.previous, client)
+		}
 	}
-	before = w.counts[client]
 	if before == nil {
-		before = fixedAdd(c, w, client)
+		before = &FixedCount{End: running.End - c.length, client: client}
 	}
 	return running, before
 }
