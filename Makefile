@@ -9,10 +9,10 @@ SUM      = $(BIN)/gotestsum --format pkgname --hide-summary skipped --jsonfile $
 # not see: hence -count=1 below.
 
 # The end-to-end packages that need only Go, and those that need real parts.
-LIGHT := ./host/... ./interpreted/... ./docs/... ./k6run/... ./cmd/... ./bench/...
+LIGHT := ./host/... ./interpreted/... ./docs/... ./k6run/... ./cmd/... ./bench/... ./accuracy/...
 REAL  := ./lab/... ./real/... ./orders/... ./bodies/... ./recipes/... ./grpc/... ./faults/... ./soak/... ./compose/...
 
-.PHONY: help demo test e2e race lint fuzz bench bench-decision soak clean
+.PHONY: help demo test e2e race lint fuzz bench bench-decision accuracy soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ bench: ## Compare with Traefik's own limiters, and measure memory and decisions 
 bench-decision: ## Measure what a decision takes without the proxying, and where its time goes (half a minute, as root)
 	scripts/install-e2e.sh
 	go -C e2e run ./bench -only decision
+
+accuracy: ## Compare each algorithm with an exact log, and measure what it costs (two minutes, as root)
+	scripts/install-e2e.sh
+	go -C e2e run ./accuracy
 
 soak: ## Run two gateways for long, with reloads and random faults: make soak DURATION=10m
 	scripts/install-e2e.sh
