@@ -312,6 +312,7 @@ func besides(store string) map[string]lab.Map {
 		"keyed":   quota(60, lab.Map{"sourceCriterion": byKey}),
 		"exempt":  quota(60, lab.Map{"sourceCriterion": byKey, "exempt": lab.Map{"ips": []string{balancers}}}),
 		"secret":  secret,
+		"nearby":  quota(60, lab.Map{"sourceCriterion": lab.Map{"cookieName": "session", "ipStrategy": lab.Map{"depth": 0}}}),
 		"doors":   quota(600, lab.Map{"rules": []lab.Map{{"name": "login", "pathRegex": "(?i)^/login(;|$)", "limit": 5}}}),
 		"dry":     quota(5, lab.Map{"scope": "dry", "dryRun": true, "onStoreFailure": "closed", "sourceCriterion": byKey}),
 		"strict":  quota(5, lab.Map{"scope": "dry", "sourceCriterion": byKey}),
@@ -336,6 +337,14 @@ var remarks = []script{
 		steps: []step{
 			{header: apiKey("named"), want: "200: 1", fields: map[string]string{"X-RateLimit-Limit": "70"}},
 			{header: apiKey("digested"), want: "200: 1", fields: map[string]string{"X-RateLimit-Limit": "60"}},
+		},
+	},
+	{
+		name: "without a load balancer, the peer is the client", host: "nearby.example.com",
+		steps: []step{
+			{n: 61, header: map[string]string{"Cookie": "session=one", "X-Forwarded-For": "192.0.2.%d"}, want: "200: 60, 429: 1"},
+			{header: map[string]string{"Cookie": "session=two"}, want: "200: 1"},
+			{n: 61, from: "192.0.2.%d", header: map[string]string{"Cookie": "session=one"}, want: "200: 60, 429: 1"},
 		},
 	},
 	{
