@@ -402,6 +402,9 @@ func (o *options) plans(path string, config *PlansConfig, p *policy, scope strin
 		o.fail(fmt.Errorf("option %svalues is missing: name at least one plan", path))
 	}
 	for _, name := range sorted(config.Values) {
+		if name == "" || strings.Trim(name, " \t") != name {
+			o.refuse(path+"values", name, "a plan has a name, without blanks around it, since no request could name it else")
+		}
 		a := config.Values[name]
 		l.values[name] = newTier(p, scope, o.allowance(path+"values."+name+".", a.Limit, a.Limits, p))
 	}
@@ -476,13 +479,13 @@ func (o *options) overrides(path string, configs []OverrideConfig, p *policy, sc
 		if value != "" {
 			identity, err := source.ValueIdentity(&p.criterion, value)
 			if err != nil {
-				o.fail(fmt.Errorf("option %svalue: %w", at, err))
+				o.fail(fmt.Errorf("option %svalue: %s", at, strings.Replace(err.Error(), strconv.Quote(value), "the value", 1)))
 			}
 			client = identity
 		} else {
 			hash = strings.ToLower(hash)
 			if !hashPattern.MatchString(hash) {
-				o.refuse(at+"hash", hash, "the 64 hexadecimal digits are wanted that stand in braces in the client's keys")
+				o.fail(fmt.Errorf("option %shash: the 64 hexadecimal digits are wanted that stand in braces in the client's keys", at))
 			}
 			digest, _ := hex.DecodeString(hash)
 			clients = p.hashes
