@@ -12,8 +12,8 @@ import (
 var known = map[string]map[string]string{
 	"Config": {
 		"limit": "", "window": "", "limits": "[]LimitConfig", "algorithm": "", "cost": "", "scope": "", "mode": "",
-		"onStoreFailure": "", "fallback": "FallbackConfig", "sourceCriterion": "SourceCriterion", "exempt": "ExemptConfig",
-		"rules": "[]RuleConfig", "plans": "PlansConfig", "overrides": "[]OverrideConfig", "gatewayLimit": "GatewayLimitConfig",
+		"onStoreFailure": "", "fallback": "FallbackConfig", "sourceCriterion": "SourceCriterion", "ipStrategy": "IPStrategy",
+		"exempt": "ExemptConfig", "rules": "[]RuleConfig", "plans": "PlansConfig", "overrides": "[]OverrideConfig", "gatewayLimit": "GatewayLimitConfig",
 		"dryRun": "", "headers": "", "decisionHeader": "", "exposeHeaders": "", "response": "ResponseConfig",
 		"maxClients": "", "valkey": "ValkeyConfig",
 	},

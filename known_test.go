@@ -105,7 +105,7 @@ func TestNearest(t *testing.T) {
 		// The wrong level.
 		{"", "endpoints", "it belongs into valkey, as valkey.endpoints"},
 		{"", "requestHeaderName", "it belongs into sourceCriterion, as sourceCriterion.requestHeaderName"},
-		{"", "depth", "it belongs into sourceCriterion.ipStrategy, as sourceCriterion.ipStrategy.depth"},
+		{"", "depth", "it belongs into ipStrategy, as ipStrategy.depth"},
 		{"", "insecureSkipVerify", "it belongs into valkey.tls, as valkey.tls.insecureSkipVerify"},
 		{"", "pathPrefix", "it belongs into rules[0], as rules[0].pathPrefix"},
 		{"", "keySecret_file", "it belongs into valkey, as valkey.keySecretFile"},

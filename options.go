@@ -16,6 +16,8 @@ import (
 type options struct {
 	err   error
 	names map[string]bool // of the counts in the scope
+
+	whence *IPStrategy // of addresses that are no part of a criterion; nil: the peer
 }
 
 func (o *options) fail(err error) {
@@ -76,6 +78,9 @@ func (o *options) noUnknown(config *Config) {
 	o.unknownLimits("", config.Limits)
 	o.unknown("fallback.", config.Fallback.Unknown)
 	o.unknownSource("sourceCriterion.", &config.SourceCriterion)
+	if config.IPStrategy != nil {
+		o.unknown("ipStrategy.", config.IPStrategy.Unknown)
+	}
 	o.unknown("exempt.", config.Exempt.Unknown)
 	for i := range config.Rules {
 		r := &config.Rules[i]

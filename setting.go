@@ -113,7 +113,7 @@ var takenNames = map[string]bool{
 // which option is wrong, what it says and what would be right. It does not change
 // config, which belongs to all routers of the middleware.
 func check(config *Config, name string) (*setting, error) {
-	o := &options{names: map[string]bool{}}
+	o := &options{names: map[string]bool{}, whence: config.IPStrategy}
 	o.noUnknown(config)
 	s := &setting{scope: o.scope(config, name)}
 	shared := o.choice("mode", or(config.Mode, "shared"), "shared", "local") == "shared"
@@ -216,7 +216,7 @@ func (o *options) policy(path string, r *RuleConfig, top *policy, scope string, 
 		o.choice(path+"algorithm", r.Algorithm, "fixed-window")
 	}
 	if r.SourceCriterion != nil {
-		p.criterion = o.criterion(path+"sourceCriterion.", r.SourceCriterion)
+		p.criterion = o.criterion(path+"sourceCriterion.", r.SourceCriterion, o.whence)
 	}
 	if r.Exempt != nil {
 		p.exempt = o.exempt(path+"exempt.", r.Exempt)
