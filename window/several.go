@@ -30,7 +30,7 @@ for i = 1, #KEYS do
   if type(value) == 'table' and not string.find(value.err, '^%-?WRONGTYPE') then
     return value
   end
-  if type(value) == 'string' and #value < 16 and string.find(value, '^%d+$') then
+  if type(value) == 'string' and #value < 16 and string.find(value, '^[1-9]%d*$') then
     stored[i] = tonumber(value)
   elseif value then
     redis.call('DEL', KEYS[i])
