@@ -102,6 +102,14 @@ func TestNearest(t *testing.T) {
 		{"sourceCriterion.", "claim", "did you mean sourceCriterion.jwtClaim?"},
 		{"valkey.", "secret", "did you mean valkey.keySecret?"},
 		{"", "limitPerMinute", "did you mean limit?"},
+		// Beginnings, unless they are whole names elsewhere.
+		{"exempt.", "ip", "did you mean exempt.ips?"},
+		{"exempt.", "pre", "did you mean exempt.preflight?"},
+		{"", "ip", "did you mean ipStrategy?"},
+		{"", "win", "did you mean window?"},
+		{"rules[2].", "on", "did you mean rules[2].onStoreFailure?"},
+		{"", "ips", "it belongs into exempt, as exempt.ips"},
+		{"valkey.", "key", "it belongs into valkey.tls, as valkey.tls.key"},
 		// The wrong level.
 		{"", "endpoints", "it belongs into valkey, as valkey.endpoints"},
 		{"", "requestHeaderName", "it belongs into sourceCriterion, as sourceCriterion.requestHeaderName"},
@@ -125,6 +133,8 @@ func TestNearest(t *testing.T) {
 		// Neither.
 		{"", "colour", ""},
 		{"", "x", ""},
+		{"", "l", ""},
+		{"exempt.", "ps", ""},
 		{"", "", ""},
 		{"", "enabled", ""},
 		{"valkey.", "cluster", ""},
