@@ -8,6 +8,8 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,6 +25,8 @@ var severalLimits = tests{
 	{"a request that is late for one window counts once in each", lateForOne},
 	{"several limits and a store that fails", severalWithoutStore},
 	{"all counts are settled when the store is back", severalSettled},
+	{"counts are settled in the windows that they belong to", settledAcrossEdge},
+	{"several limits stay bounded while the store comes and goes", severalStress},
 	{"a dear request takes all that it costs or nothing", dearRequests},
 	{"dear and cheap requests are exact together", dearAndCheap},
 	{"a request above its plan's limit is refused for good", aboveThePlan},
@@ -239,6 +243,20 @@ func oneCall(t *T) {
 			t.Errorf("a request is counted by %q", call)
 		}
 	}
+	// So does a dear request for which too little is known to be left.
+	name = t.name()
+	h = t.handler(name, t.options(v, "limit", "8", "cost", "3", "rules", []any{entry("name", "cheap", "path", "/cheap", "cost", "1")}))
+	t.exchange(h, asClient("/cheap", 1)) // loads the script of cheap ones
+	v.ForgetCommands()
+	for i := 0; i < 6; i++ {
+		t.exchange(h, get("/"))
+	}
+	if calls := v.clientCalls(name); len(calls) != 2 {
+		t.Errorf("six requests of which two fit cost %d calls", len(calls))
+	}
+	if got := t.exchange(h, get("/cheap")); got.status != 200 || len(v.clientCalls(name)) != 3 {
+		t.Errorf("a cheap one: %d after %d calls", got.status, len(v.clientCalls(name)))
+	}
 }
 
 func limitKeys(t *T) {
@@ -355,6 +373,95 @@ func severalSettled(t *T) {
 		}
 		if settled != 2 {
 			t.Errorf("the client has %d counts: %q", settled, v.keys(name))
+		}
+	}
+}
+
+func settledAcrossEdge(t *T) {
+	v := t.valkey()
+	v.setTime(time.Unix(edge-30, 0))
+	name := t.name()
+	h := t.handler(name, t.options(v, "limit", absent, "window", absent, "limits", []any{
+		entry("name", "short", "limit", "50", "window", "60s"), entry("name", "long", "limit", "90", "window", "1d"),
+	}))
+	t.eventually("a count in the store", func() bool { return t.ask(h, "newcomer").decision == "shared" })
+	t.ask(h, "key")
+	v.Stop()
+	for i := 0; i < 3; i++ {
+		if got := t.ask(h, "key"); got.status != 200 || got.decision != "local" {
+			t.Errorf("without the store: %d, %s", got.status, got.decision)
+		}
+	}
+	v.advance(31 * time.Second)
+	restart(t, v)
+	t.eventually("a count in the store again", func() bool { return t.ask(h, "newcomer").decision == "shared" })
+	if got := t.ask(h, "key"); got.decision != "shared" || !reflect.DeepEqual(got.lefts(), map[string]int64{"short": 49, "long": 85}) {
+		t.Errorf("with the store back in another window: %v, %s", got.lefts(), got.decision)
+	}
+	for key, want := range map[string]int64{headerKey(name+":short", "key", time.Unix(edge, 0), 60): 1, headerKey(name+":long", "key", time.Unix(edge, 0), 86400): 5} {
+		if v.countOf(key) != want {
+			t.Errorf("%s has the count %d, want %d", key, v.countOf(key), want)
+		}
+	}
+}
+
+// As in stress, the store and the memory of a gateway each let the limit pass at most,
+// however often the store comes and goes.
+func severalStress(t *T) {
+	const clients, outages, n = 3, 4, 800
+	v := t.valkey()
+	newHandler := t.configure(t.name(), with(twoLimits(t.options(v), 12, 9), "rules", []any{
+		entry("name", "dear", "path", "/dear", "cost", "2"), entry("name", "apart", "path", "/apart", "limit", "7", "window", seconds(roomy(600)), "cost", "3"),
+	}))
+	var current atomic.Value
+	reload := func() {
+		h, err := newHandler(served)
+		if err != nil {
+			t.Errorf("making a handler: %v", err)
+			return
+		}
+		current.Store(&h)
+	}
+	reload()
+	paths := []string{"/", "/dear", "/apart"}
+	var turn sync.Mutex
+	got := rush(12, n, func(i int) answer {
+		switch i % (n / outages) {
+		case n / outages / 4:
+			turn.Lock()
+			v.Stop()
+			turn.Unlock()
+		case n / outages / 2:
+			turn.Lock()
+			restart(t, v)
+			turn.Unlock()
+		}
+		if i%50 == 0 {
+			reload()
+		}
+		return t.exchange(*current.Load().(*http.Handler), asClient(paths[i/clients%3], i%clients))
+	})
+	for c := 0; c < clients; c++ {
+		spent, apart := 0, 0
+		for i := c; i < n; i += clients {
+			if got[i].status == 200 {
+				switch i / clients % 3 {
+				case 0:
+					spent++
+				case 1:
+					spent += 2
+				default:
+					apart += 3
+				}
+			}
+		}
+		if spent < 1 || spent > 2*9 || apart < 3 || apart > 2*7 {
+			t.Errorf("client %d got requests through that cost %d under limits of 12 and 9, and %d under one of 7", c, spent, apart)
+		}
+	}
+	for status, count := range tally(got) {
+		if status != "200" && status != "429" && !strings.Contains(status, " ") {
+			t.Errorf("%d answers are %s", count, status)
 		}
 	}
 }

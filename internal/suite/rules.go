@@ -210,8 +210,13 @@ func ruleInherits(t *T) {
 		{"/apart", []string{"X-Other", "vip", "X-Plan", "gold"}, "50"},
 		// Whom an override names depends on how clients are told apart.
 		{"/self", []string{"X-Other", "vip", "X-Plan", "gold"}, "200"},
+		{"/self", []string{"X-Api-Key", "vip"}, "100"},
 	} {
-		if got := quotaOf(get(tt.path, tt.header...)); got != tt.want {
+		req := get(tt.path)
+		for i := 0; i < len(tt.header); i += 2 {
+			req.Header.Set(tt.header[i], tt.header[i+1])
+		}
+		if got := quotaOf(req); got != tt.want {
 			t.Errorf("%s %q has the limit %s, want %s", tt.path, tt.header, got, tt.want)
 		}
 	}
