@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gatequota/gatequota/internal/fakevalkey"
 )
 
 // severalLimits is about requests that count in several limits, or cost more than one.
@@ -24,6 +26,10 @@ var severalLimits = tests{
 	{"each limit has its own count in the store", limitKeys},
 	{"a request that is late for one window counts once in each", lateForOne},
 	{"several limits and a store that fails", severalWithoutStore},
+	{"a gateway alone holds to its share of each limit", severalShares},
+	{"garbage in place of several counts is no fault of the client", severalGarbage},
+	{"a store that forgets the script counts on", severalForgotten},
+	{"rights on one key prefix concern no other, with several limits", severalForbidden},
 	{"all counts are settled when the store is back", severalSettled},
 	{"counts are settled in the windows that they belong to", settledAcrossEdge},
 	{"several limits stay bounded while the store comes and goes", severalStress},
@@ -334,6 +340,97 @@ func severalWithoutStore(t *T) {
 			if policies := strings.Count(got.header.Get("RateLimit-Policy"), ";q="); policies != 2 || mode != "local" && got.header.Get("RateLimit") != "" {
 				t.Errorf("%s, request %d: %v", mode, i, got.header)
 			}
+		}
+	}
+}
+
+func severalShares(t *T) {
+	for _, tt := range []struct {
+		cost        string
+		fallback    map[string]any
+		short, long int64
+		passes      int
+	}{
+		{"1", map[string]any{"gateways": "2"}, 10, 30, 5},
+		{"1", map[string]any{"gateways": "2"}, 30, 9, 5},
+		{"1", map[string]any{"gateways": "100"}, 30, 9, 1},
+		{"1", map[string]any{"limit": "4"}, 10, 30, 4},
+		{"3", map[string]any{"gateways": "2"}, 10, 30, 1},
+		{"3", map[string]any{"gateways": "1"}, 10, 30, 3},
+		{"3", map[string]any{"limit": "7"}, 10, 30, 2},
+		{"3", map[string]any{"gateways": "100"}, 10, 30, 0},
+	} {
+		v := t.valkey()
+		v.Stop()
+		h := t.handler(t.name(), with(twoLimits(t.options(v), tt.short, tt.long), "cost", tt.cost, "fallback", tt.fallback))
+		passed := 0
+		for _, got := range rush(6, 24, func(int) answer { return t.exchange(h, get("/")) }) {
+			if got.status == 200 {
+				passed++
+			} else if got.status != 429 || got.remaining < 0 || got.retryAfter < 1 {
+				t.Errorf("%+v: %d, remaining %d, Retry-After %d", tt, got.status, got.remaining, got.retryAfter)
+			}
+		}
+		if passed != tt.passes {
+			t.Errorf("%+v: %d passed", tt, passed)
+		}
+	}
+}
+
+func severalGarbage(t *T) {
+	for _, line := range []string{
+		"+OK\r\n", "+1\r\n", "+1 2 3\r\n", "+\r\n", "+ \r\n", "+1 a\r\n", "+1  2\r\n", "+1 2 \r\n", "+1 -2\r\n", "+1 1.5\r\n", "+1 1e3\r\n", "+99999999999999999999 1\r\n", "+9223372036854775807 1\r\n",
+		"+0x1 1\r\n", ":1\r\n", "$-1\r\n", "*2\r\n:1\r\n:1\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", "+-1 -1\r\n", "+-1 1\r\n", "-OOM no\r\n", "-FOO bar\r\n", "+1 2\n", "",
+	} {
+		text := line
+		t.sub(fmt.Sprintf("%.20q", text), func(t *T) {
+			for _, mode := range []string{"local", "closed"} {
+				v := t.valkey()
+				v.Handle("EVALSHA", func(*fakevalkey.Server, []string) string { return text })
+				h := t.handler(t.name(), impatient(twoLimits(t.options(v, "onStoreFailure", mode), 3, 5)))
+				for i := int64(1); i <= 5; i++ {
+					got := t.ask(h, "key")
+					status, remaining := 503, int64(-1)
+					if mode == "local" && i <= 3 {
+						status, remaining = 200, 3-i
+					} else if mode == "local" {
+						status, remaining = 429, 0
+					}
+					if got.status != status || got.remaining != remaining || got.decision != mode {
+						t.Errorf("%s, request %d: %d, remaining %d, %s; want %d, %d", mode, i, got.status, got.remaining, got.decision, status, remaining)
+						break
+					}
+				}
+			}
+		})
+	}
+}
+
+func severalForgotten(t *T) {
+	v := t.valkey()
+	h := t.handler(t.name(), with(twoLimits(t.options(v), 50, 90), "cost", "2"))
+	for i := int64(1); i <= 6; i++ {
+		if got := t.ask(h, "key"); got.decision != "shared" || !reflect.DeepEqual(got.lefts(), map[string]int64{"short": 50 - 2*i, "long": 90 - 2*i}) {
+			t.Errorf("request %d: %v, %s", i, got.lefts(), got.decision)
+		}
+		if i%2 == 0 {
+			v.FlushScripts()
+		}
+	}
+}
+
+func severalForbidden(t *T) {
+	v := t.valkey()
+	v.forbid("secret:")
+	allowed := t.handler(t.name(), twoLimits(t.options(v), 5, 9))
+	forbidden := t.handler(t.name(), twoLimits(t.options(v, "valkey.keyPrefix", "secret"), 5, 9))
+	for i := 0; i < 8; i++ {
+		key := fmt.Sprintf("client %d", i)
+		if got := t.ask(forbidden, key); got.decision != "local" || got.status != 200 {
+			t.Errorf("the forbidden prefix, request %d: %d, %s", i+1, got.status, got.decision)
+		}
+		if got := t.ask(allowed, key); got.decision != "shared" || got.status != 200 {
+			t.Errorf("the allowed prefix, request %d: %d, %s", i+1, got.status, got.decision)
 		}
 	}
 }
