@@ -26,6 +26,7 @@ var severalLimits = tests{
 	{"each limit has its own count in the store", limitKeys},
 	{"a request that is late for one window counts once in each", lateForOne},
 	{"several limits and a store that fails", severalWithoutStore},
+	{"maxClients bounds each of several counts", severalBounded},
 	{"a gateway alone holds to its share of each limit", severalShares},
 	{"garbage in place of several counts is no fault of the client", severalGarbage},
 	{"a store that forgets the script counts on", severalForgotten},
@@ -342,6 +343,25 @@ func severalWithoutStore(t *T) {
 			}
 		}
 	}
+}
+
+func severalBounded(t *T) {
+	t.eachWay(func(t *T, options map[string]any, way string) {
+		h := t.handler(t.name(), with(twoLimits(options, 2, 9), "maxClients", "20"))
+		for i := 0; i < 3; i++ {
+			t.ask(h, "busy")
+		}
+		for i := 0; i < 150; i++ {
+			if got := t.ask(h, fmt.Sprintf("client %d", i)); got.status != 200 || got.remaining != 1 || got.decision != way {
+				t.Fatalf("the first request of client %d: %d, remaining %d, %s", i, got.status, got.remaining, got.decision)
+			}
+			if i%50 == 0 {
+				if got := t.ask(h, "busy"); got.status != 429 {
+					t.Fatalf("after %d newcomers a client over its limit: %d", i+1, got.status)
+				}
+			}
+		}
+	})
 }
 
 func severalShares(t *T) {
