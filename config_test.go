@@ -313,7 +313,11 @@ func TestAddressesThatAreNoPartAreFoundAsTheTopLevelSays(t *testing.T) {
 			t.Errorf("rule %s: %+v", p.name, c)
 		}
 	}
+	if s := checked(t, config).summary; !strings.Contains(s, "by header X-Api-Key, address behind trusted [10.0.0.0/8], IPv4 by /24") {
+		t.Errorf("the summary does not say where addresses stand: %s", s)
+	}
 	config.IPStrategy.Depth = "1"
+	config.SourceCriterion.IPStrategy = &IPStrategy{}
 	if _, err := check(config, "quota@docker"); err == nil || !strings.Contains(err.Error(), "option ipStrategy.depth") {
 		t.Errorf("depth and trustedIPs together: %v", err)
 	}

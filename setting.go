@@ -115,6 +115,9 @@ var takenNames = map[string]bool{
 func check(config *Config, name string) (*setting, error) {
 	o := &options{names: map[string]bool{}, whence: config.IPStrategy}
 	o.noUnknown(config)
+	if config.IPStrategy != nil {
+		o.address("ipStrategy.", config.IPStrategy, &source.Criterion{}) // also where nobody needs it
+	}
 	s := &setting{scope: o.scope(config, name)}
 	shared := o.choice("mode", or(config.Mode, "shared"), "shared", "local") == "shared"
 	base := &RuleConfig{
