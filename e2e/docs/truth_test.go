@@ -45,6 +45,15 @@ func with(path string, value any) map[string]any {
 	}
 	level := options
 	parts := strings.Split(path, ".")
+	if parts[len(parts)-1] == "burst" {
+		// It is one of a bucket, and the shorter the window the higher it may be.
+		options["algorithm"] = "token-bucket"
+		if limits, several := options["limits"].([]any); several {
+			limits[0].(map[string]any)["window"] = "1s"
+		} else {
+			options["window"] = "1s"
+		}
+	}
 	for _, part := range parts[:len(parts)-1] {
 		name, list := strings.CutSuffix(part, "[]")
 		if level[name] == nil {

@@ -14,6 +14,7 @@ import (
 var identity = tests{
 	{"each part of a request can tell clients apart", eachPart},
 	{"a request that lacks a part is served as onMissing says", missingParts},
+	{"a request that lacks one of several parts is served as onMissing says", missingOfSeveral},
 	{"clients differ if any of several parts does", severalParts},
 	{"what parts run together to is no client", partsDoNotRunTogether},
 	{"the order in which headers are named does not matter", orderOfHeaders},
@@ -125,6 +126,44 @@ func missingParts(t *T) {
 				if !ok {
 					t.Errorf("%s, onMissing %v, form %d: %d, %d remain, and from another address %d, %d remain",
 						part.name, onMissing, i, one.status, one.remaining, other.status, other.remaining)
+				}
+			}
+		}
+	}
+}
+
+func missingOfSeveral(t *T) {
+	both := map[string]any{"requestHeaderName": "X-One", "cookieName": "id"}
+	for _, onMissing := range []string{"address", "skip", "shared", "refuse"} {
+		name := t.name()
+		h := t.handler(name, t.options(nil, "limit", "1000", "sourceCriterion", with(both, "onMissing", onMissing)))
+		for _, tt := range []struct {
+			one, id   string
+			remaining map[string]int64 // from two addresses, where it is counted
+		}{
+			{"a", "b", map[string]int64{"192.0.2.1:1": 999, "192.0.2.2:1": 998}},
+			// What is there tells clients apart also where a part is missing.
+			{"a", "", map[string]int64{"192.0.2.1:1": 999, "192.0.2.2:1": 999}},
+			{"", "b", map[string]int64{"192.0.2.1:1": 999, "192.0.2.2:1": 999}},
+			{"c", "", map[string]int64{"192.0.2.1:1": 999, "192.0.2.2:1": 999}},
+			{"", "", map[string]int64{"192.0.2.1:1": 999, "192.0.2.2:1": 999}},
+		} {
+			missing := tt.one == "" || tt.id == ""
+			for i, peer := range []string{"192.0.2.1:1", "192.0.2.2:1"} {
+				req := from(peer)
+				req.Header["X-One"], req.Header["Cookie"] = []string{tt.one}, []string{"id=" + tt.id}
+				got := t.exchange(h, req)
+				status, remaining := 200, tt.remaining[peer]
+				switch {
+				case missing && onMissing == "skip":
+					remaining = -1
+				case missing && onMissing == "refuse":
+					status, remaining = 400, -1
+				case missing && onMissing == "shared":
+					remaining = 999 - int64(i)
+				}
+				if got.status != status || got.remaining != remaining {
+					t.Errorf("onMissing %s, %q and %q from %s: %d, %d remain; want %d, %d", onMissing, tt.one, tt.id, peer, got.status, got.remaining, status, remaining)
 				}
 			}
 		}

@@ -368,9 +368,11 @@ func strictRulesHold(t *T) {
 	t.eachWay(func(t *T, options map[string]any, way string) {
 		for _, condition := range [][]any{{"path", "/login"}, {"pathPrefix", "/login"}, {"pathRegex", "^/login$"}, {"path", "/%6Cogin/"}} {
 			strict := with(entry("name", "login", "limit", "2", "methods", "post"), condition...)
-			h := t.handler(t.name(), ruled(options, strict, entry("name", "rest", "pathPrefix", "/x", "limit", "500")))
+			// Another count of the same size is no way around.
+			other := entry("name", "reset", "pathPrefix", "/reset", "limit", "2")
+			h := t.handler(t.name(), ruled(options, other, strict, entry("name", "rest", "pathPrefix", "/x", "limit", "500"), with(other, "name", "late", "pathPrefix", "/late")))
 			var got []answer
-			for _, path := range spellings {
+			for _, path := range append([]string{"/reset/../login", "/late/../login"}, spellings...) {
 				for _, method := range []string{"POST", "post", "pOsT"} {
 					got = append(got, t.send(h, request(method, path)))
 				}
