@@ -306,7 +306,7 @@ func TestSeveralScriptAgreesWithItsTwin(t *testing.T) {
 						seen["a key was changed"]++
 					case 1: // it decides alone, and the store is never told, or is told later
 						d := window.Decision{}
-						window.FixedAloneSeveral(found, limits, cost, unix, 0, int64(len(gateways)), random.IntN(2) == 0, &d)
+						window.TakeAlone(fixedOf(limits), accountsOf(found), &window.Share{Gateways: int64(len(gateways))}, cost, unix*1000, random.IntN(2) == 0, "", 1, &d)
 						if d.Allowed {
 							seen["passed alone"]++
 						}
@@ -352,7 +352,7 @@ func TestSeveralScriptAgreesWithItsTwin(t *testing.T) {
 						admitted, one := window.Admitted(lefts, requests, cost), int64(0)
 						for range requests {
 							d := window.Decision{}
-							if window.FixedTakeSeveral(alike, limits, cost, unix, &d); d.Allowed {
+							if window.Take(fixedOf(limits), accountsOf(alike), cost, unix*1000, &d); d.Allowed {
 								one++
 							}
 						}
@@ -607,4 +607,22 @@ func TestDearAndCheapRequestsShareOneBudget(t *testing.T) {
 			t.Errorf("%s: %d of %d were spent", key, spent, limit)
 		}
 	}
+}
+
+// fixedOf returns limits in fixed windows.
+func fixedOf(limits []int64) []*window.Limit {
+	var fixed []*window.Limit
+	for _, limit := range limits {
+		fixed = append(fixed, &window.Limit{Limit: limit, Length: 60})
+	}
+	return fixed
+}
+
+// accountsOf returns accounts of these counts.
+func accountsOf(counts []*window.FixedCount) []*window.Account {
+	var accounts []*window.Account
+	for _, f := range counts {
+		accounts = append(accounts, &window.Account{Running: f})
+	}
+	return accounts
 }
