@@ -41,6 +41,9 @@ type Config struct {
 	Fallback FallbackConfig `json:"fallback,omitempty"`
 	// SourceCriterion says by what clients are told apart. Default: by address.
 	SourceCriterion SourceCriterion `json:"sourceCriterion,omitempty"`
+	// IPStrategy says which address is a client's where SourceCriterion does not: for
+	// Exempt, for requests that lack a part, and without any part. Default: the peer's.
+	IPStrategy *IPStrategy `json:"ipStrategy,omitempty"`
 	// Exempt are the requests that are neither counted nor refused. Default: none.
 	Exempt ExemptConfig `json:"exempt,omitempty"`
 	// Rules say what is different for some requests. The first whose conditions hold
@@ -247,7 +250,7 @@ type SourceCriterion struct {
 	RequestHeaderNames []string `json:"requestHeaderNames,omitempty"`
 	// RequestHost counts by the host that is asked for.
 	RequestHost interface{} `json:"requestHost,omitempty"`
-	// IPStrategy counts by address, and says which one counts.
+	// IPStrategy counts by address, beside other parts too, and says which one counts.
 	IPStrategy *IPStrategy `json:"ipStrategy,omitempty"`
 	// CookieName names a cookie.
 	CookieName interface{} `json:"cookieName,omitempty"`

@@ -293,3 +293,32 @@ func TestMisplacedSecretsAreNotShown(t *testing.T) {
 		t.Errorf("error %v, want one that names the path", err)
 	}
 }
+
+func TestAddressesThatAreNoPartAreFoundAsTheTopLevelSays(t *testing.T) {
+	config := least()
+	config.IPStrategy = &IPStrategy{TrustedIPs: []string{"10.0.0.0/8"}, IPv4Subnet: "24"}
+	config.SourceCriterion.RequestHeaderName = "X-Api-Key"
+	config.Rules = []RuleConfig{
+		{Name: "inherits", Path: "/a"},
+		{Name: "cookie", Path: "/b", SourceCriterion: &SourceCriterion{CookieName: "sid"}},
+		{Name: "own", Path: "/c", SourceCriterion: &SourceCriterion{IPStrategy: &IPStrategy{Depth: "2"}}},
+	}
+	for _, p := range checked(t, config).policies {
+		c := p.criterion
+		if p.name == "own" {
+			if len(c.Trusted) != 0 || c.Depth != 2 || !c.Address {
+				t.Errorf("rule %s: %+v", p.name, c)
+			}
+		} else if len(c.Trusted) != 1 || c.IPv4Subnet != 24 || c.Address {
+			t.Errorf("rule %s: %+v", p.name, c)
+		}
+	}
+	if s := checked(t, config).summary; !strings.Contains(s, "by header X-Api-Key, address behind trusted [10.0.0.0/8], IPv4 by /24") {
+		t.Errorf("the summary does not say where addresses stand: %s", s)
+	}
+	config.IPStrategy.Depth = "1"
+	config.SourceCriterion.IPStrategy = &IPStrategy{}
+	if _, err := check(config, "quota@docker"); err == nil || !strings.Contains(err.Error(), "option ipStrategy.depth") {
+		t.Errorf("depth and trustedIPs together: %v", err)
+	}
+}

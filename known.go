@@ -12,8 +12,8 @@ import (
 var known = map[string]map[string]string{
 	"Config": {
 		"limit": "", "window": "", "limits": "[]LimitConfig", "algorithm": "", "burst": "", "maxLog": "", "cost": "", "scope": "", "mode": "",
-		"onStoreFailure": "", "fallback": "FallbackConfig", "sourceCriterion": "SourceCriterion", "exempt": "ExemptConfig",
-		"rules": "[]RuleConfig", "plans": "PlansConfig", "overrides": "[]OverrideConfig", "gatewayLimit": "GatewayLimitConfig",
+		"onStoreFailure": "", "fallback": "FallbackConfig", "sourceCriterion": "SourceCriterion", "ipStrategy": "IPStrategy",
+		"exempt": "ExemptConfig", "rules": "[]RuleConfig", "plans": "PlansConfig", "overrides": "[]OverrideConfig", "gatewayLimit": "GatewayLimitConfig",
 		"dryRun": "", "headers": "", "decisionHeader": "", "exposeHeaders": "", "response": "ResponseConfig",
 		"maxClients": "", "valkey": "ValkeyConfig",
 	},
@@ -72,6 +72,9 @@ func nearest(path, name string) string {
 			break
 		}
 	}
+	if found := begun(levelOf(path), written); found != "" {
+		return "did you mean " + path + found + "?"
+	}
 	if found := inside("", written, 1); found != "" && len(written) > 3 {
 		return "did you mean " + found + "?"
 	}
@@ -119,6 +122,17 @@ func similar(level, written string) string {
 	for _, option := range optionsOf(level) {
 		candidate := plain(option)
 		if strings.Contains(candidate, written) || len(candidate) > 3 && strings.HasPrefix(written, candidate) {
+			return option
+		}
+	}
+	return ""
+}
+
+// begun returns the first option of a level that begins with a plain name of at least
+// two letters, or "". So few may begin many names: it is asked after the exact ones.
+func begun(level, written string) string {
+	for _, option := range optionsOf(level) {
+		if len(written) > 1 && strings.HasPrefix(plain(option), written) {
 			return option
 		}
 	}

@@ -102,10 +102,18 @@ func TestNearest(t *testing.T) {
 		{"sourceCriterion.", "claim", "did you mean sourceCriterion.jwtClaim?"},
 		{"valkey.", "secret", "did you mean valkey.keySecret?"},
 		{"", "limitPerMinute", "did you mean limit?"},
+		// Beginnings, unless they are whole names elsewhere.
+		{"exempt.", "ip", "did you mean exempt.ips?"},
+		{"exempt.", "pre", "did you mean exempt.preflight?"},
+		{"", "ip", "did you mean ipStrategy?"},
+		{"", "win", "did you mean window?"},
+		{"rules[2].", "on", "did you mean rules[2].onStoreFailure?"},
+		{"", "ips", "it belongs into exempt, as exempt.ips"},
+		{"valkey.", "key", "it belongs into valkey.tls, as valkey.tls.key"},
 		// The wrong level.
 		{"", "endpoints", "it belongs into valkey, as valkey.endpoints"},
 		{"", "requestHeaderName", "it belongs into sourceCriterion, as sourceCriterion.requestHeaderName"},
-		{"", "depth", "it belongs into sourceCriterion.ipStrategy, as sourceCriterion.ipStrategy.depth"},
+		{"", "depth", "it belongs into ipStrategy, as ipStrategy.depth"},
 		{"", "insecureSkipVerify", "it belongs into valkey.tls, as valkey.tls.insecureSkipVerify"},
 		{"", "pathPrefix", "it belongs into rules[0], as rules[0].pathPrefix"},
 		{"", "keySecret_file", "it belongs into valkey, as valkey.keySecretFile"},
@@ -125,6 +133,8 @@ func TestNearest(t *testing.T) {
 		// Neither.
 		{"", "colour", ""},
 		{"", "x", ""},
+		{"", "l", ""},
+		{"exempt.", "ps", ""},
 		{"", "", ""},
 		{"", "enabled", ""},
 		{"valkey.", "cluster", ""},

@@ -17,7 +17,8 @@ type options struct {
 	err   error
 	names map[string]bool // of the counts in the scope
 
-	maxLog int64 // the highest limit of a sliding log
+	maxLog int64       // the highest limit of a sliding log
+	whence *IPStrategy // of addresses that are no part of a criterion; nil: the peer
 }
 
 func (o *options) fail(err error) {
@@ -78,6 +79,9 @@ func (o *options) noUnknown(config *Config) {
 	o.unknownLimits("", config.Limits)
 	o.unknown("fallback.", config.Fallback.Unknown)
 	o.unknownSource("sourceCriterion.", &config.SourceCriterion)
+	if config.IPStrategy != nil {
+		o.unknown("ipStrategy.", config.IPStrategy.Unknown)
+	}
 	o.unknown("exempt.", config.Exempt.Unknown)
 	for i := range config.Rules {
 		r := &config.Rules[i]

@@ -267,7 +267,10 @@ func TestOptionsAreNamedAlike(t *testing.T) {
 	}
 	names := reflect.TypeOf(gatequota.Config{})
 	for _, group := range []reflect.Type{names, reflect.TypeOf(gatequota.SourceCriterion{}), reflect.TypeOf(gatequota.IPStrategy{}),
-		reflect.TypeOf(gatequota.ValkeyConfig{}), reflect.TypeOf(gatequota.TLSConfig{})} {
+		reflect.TypeOf(gatequota.ValkeyConfig{}), reflect.TypeOf(gatequota.TLSConfig{}), reflect.TypeOf(gatequota.RuleConfig{}),
+		reflect.TypeOf(gatequota.LimitConfig{}), reflect.TypeOf(gatequota.HeaderConfig{}), reflect.TypeOf(gatequota.ExemptConfig{}),
+		reflect.TypeOf(gatequota.PlansConfig{}), reflect.TypeOf(gatequota.AllowanceConfig{}), reflect.TypeOf(gatequota.OverrideConfig{}),
+		reflect.TypeOf(gatequota.GatewayLimitConfig{}), reflect.TypeOf(gatequota.ResponseConfig{}), reflect.TypeOf(gatequota.FallbackConfig{})} {
 		for i := 0; i < group.NumField(); i++ {
 			field := group.Field(i)
 			tag := strings.TrimSuffix(field.Tag.Get("json"), ",omitempty")

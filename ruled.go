@@ -63,19 +63,15 @@ func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	m.serveClient(w, req, p, client)
 }
 
-// stricter returns the policy of a request whose path has two forms: of the policies for
-// each of them the one that lets this client make fewer requests, and the earlier if
-// they let it make as many.
+// stricter returns the policy of a request whose path has two forms: that for the clean
+// one, unless the one for the raw lets this client make fewer requests.
 func (m *ruled) stricter(req *http.Request, path *rule.Path) *policy {
-	first := rule.Find(m.matches, req, &rule.Path{Clean: path.Clean, Raw: path.Clean})
-	second := rule.Find(m.matches, req, &rule.Path{Clean: path.Raw, Raw: path.Raw})
-	if first > second {
-		first, second = second, first
+	clean := m.policies[rule.Find(m.matches, req, &rule.Path{Clean: path.Clean, Raw: path.Clean})]
+	raw := m.policies[rule.Find(m.matches, req, &rule.Path{Clean: path.Raw, Raw: path.Raw})]
+	if raw != clean && m.rate(raw, req, path) < m.rate(clean, req, path) {
+		return raw
 	}
-	if first != second && m.rate(m.policies[second], req, path) < m.rate(m.policies[first], req, path) {
-		return m.policies[second]
-	}
-	return m.policies[first]
+	return clean
 }
 
 // rate returns how many requests a second a policy lets the client of this one make.

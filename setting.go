@@ -121,9 +121,12 @@ var takenNames = map[string]bool{
 // which option is wrong, what it says and what would be right. It does not change
 // config, which belongs to all routers of the middleware.
 func check(config *Config, name string) (*setting, error) {
-	o := &options{names: map[string]bool{}}
+	o := &options{names: map[string]bool{}, whence: config.IPStrategy}
 	o.noUnknown(config)
 	o.maxLog = o.integer("maxLog", or(config.MaxLog, 10000), 1, 1000000)
+	if config.IPStrategy != nil {
+		o.address("ipStrategy.", config.IPStrategy, &source.Criterion{}) // also where nobody needs it
+	}
 	s := &setting{scope: o.scope(config, name)}
 	shared := o.choice("mode", or(config.Mode, "shared"), "shared", "local") == "shared"
 	base := &RuleConfig{
@@ -225,7 +228,7 @@ func (o *options) policy(path string, r *RuleConfig, top *policy, scope string, 
 		p.algorithm = algorithms[o.choice(path+"algorithm", r.Algorithm, "fixed-window", "sliding-window", "sliding-log", "token-bucket")]
 	}
 	if r.SourceCriterion != nil {
-		p.criterion = o.criterion(path+"sourceCriterion.", r.SourceCriterion)
+		p.criterion = o.criterion(path+"sourceCriterion.", r.SourceCriterion, o.whence)
 	}
 	if r.Exempt != nil {
 		p.exempt = o.exempt(path+"exempt.", r.Exempt)
@@ -247,12 +250,13 @@ func (o *options) policy(path string, r *RuleConfig, top *policy, scope string, 
 		p.cost = o.integer(path+"cost", r.Cost, 1, window.MaxCount)
 	}
 	for _, l := range limits {
-		most := l.limit
+		name, most := "limit", l.limit
 		if p.algorithm == window.Bucket {
+			name = "burst"
 			most = l.burst
 		}
 		if o.err == nil && p.cost > most {
-			o.refuse(path+"cost", strconv.FormatInt(p.cost, 10), "a request may cost no more than the limit, or the burst of a bucket, which is "+strconv.FormatInt(most, 10))
+			o.refuse(path+"cost", strconv.FormatInt(p.cost, 10), "a request may cost no more than the "+name+", which is "+strconv.FormatInt(most, 10))
 		}
 	}
 	if o.err != nil {
@@ -455,6 +459,9 @@ func (o *options) plans(path string, config *PlansConfig, p *policy, scope strin
 		o.fail(fmt.Errorf("option %svalues is missing: name at least one plan", path))
 	}
 	for _, name := range sorted(config.Values) {
+		if name == "" || strings.Trim(name, " \t") != name {
+			o.refuse(path+"values", name, "a plan has a name, without blanks around it, since no request could name it else")
+		}
 		a := config.Values[name]
 		l.values[name] = newTier(p, scope, o.allowance(path+"values."+name+".", a.Limit, a.Burst, a.Limits, p))
 	}
@@ -541,13 +548,13 @@ func (o *options) overrides(path string, configs []OverrideConfig, p *policy, sc
 		if value != "" {
 			identity, err := source.ValueIdentity(&p.criterion, value)
 			if err != nil {
-				o.fail(fmt.Errorf("option %svalue: %w", at, err))
+				o.fail(fmt.Errorf("option %svalue: %s", at, strings.Replace(err.Error(), strconv.Quote(value), "the value", 1)))
 			}
 			client = identity
 		} else {
 			hash = strings.ToLower(hash)
 			if !hashPattern.MatchString(hash) {
-				o.refuse(at+"hash", hash, "the 64 hexadecimal digits are wanted that stand in braces in the client's keys")
+				o.fail(fmt.Errorf("option %shash: the 64 hexadecimal digits are wanted that stand in braces in the client's keys", at))
 			}
 			digest, _ := hex.DecodeString(hash)
 			clients = p.hashes

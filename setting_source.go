@@ -10,7 +10,8 @@ import (
 )
 
 // criterion checks the options under path that say by what clients are told apart.
-func (o *options) criterion(path string, config *SourceCriterion) source.Criterion {
+// An address that is no part of it is found as whence says, which may be nil.
+func (o *options) criterion(path string, config *SourceCriterion, whence *IPStrategy) source.Criterion {
 	c := source.Criterion{IPv6Subnet: 64}
 	if config.RequestHeaderName != nil {
 		c.Headers = append(c.Headers, o.header(path+"requestHeaderName", o.text(path+"requestHeaderName", config.RequestHeaderName)))
@@ -31,6 +32,8 @@ func (o *options) criterion(path string, config *SourceCriterion) source.Criteri
 	if config.IPStrategy != nil {
 		c.Address = true
 		o.address(path+"ipStrategy.", config.IPStrategy, &c)
+	} else if whence != nil {
+		o.address("ipStrategy.", whence, &c)
 	}
 	source.Prepare(&c)
 	return c

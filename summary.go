@@ -94,12 +94,16 @@ func describe(c *source.Criterion) string {
 	if c.TLSSubject {
 		parts = append(parts, "certificate")
 	}
-	if c.Address || len(parts) == 0 {
+	byAddress := c.Address || len(parts) == 0
+	if byAddress {
 		parts = append(parts, describeAddress(c))
 	}
 	text := strings.Join(parts, " and ")
 	if c.OnMissing != source.MissingAddress {
 		text += " or else " + c.OnMissing
+	}
+	if !byAddress && (c.Depth > 0 || len(c.Excluded)+len(c.Trusted) > 0) {
+		text += ", " + describeAddress(c)
 	}
 	return text
 }

@@ -107,6 +107,14 @@ func TestGuardOutlivesAReload(t *testing.T) {
 	if got := knownTo(NewGuard("another", limit, 60, start), limit, start); got != 0 {
 		t.Errorf("another scope begins with %d, want 0", got)
 	}
+	// Nor is a count lost that is older than two windows, and still in use.
+	late := start.Add(5 * time.Minute)
+	for i := 0; i < 4; i++ {
+		TakeGuard(again, since(late), 1)
+	}
+	if got := knownTo(NewGuard("scope", limit, 60, late.Add(time.Second)), limit, late); got != 4 {
+		t.Errorf("after a late reload %d are counted, want 4", got)
+	}
 	// A clock that jumped, and was learnt at a reload.
 	for _, jump := range []time.Duration{-time.Hour, time.Hour} {
 		full := NewGuard("scope", limit, 60, start)

@@ -1026,3 +1026,110 @@ func TestSurplusBehindAnAnswerForSeveralCosts(t *testing.T) {
 		t.Errorf("%d connections, health %d; want another one, 0", got, healthOf(q.store))
 	}
 }
+
+// Requests of other limits or another cost are no part of a client's call, though they
+// weigh on the same counts.
+func TestLimitsAndCostsAreAskedForApart(t *testing.T) {
+	server := severalStore(t)
+	dear := severalOf(t, "apart", server, 7, limits{{20, minute}, {100, hour}})
+	cheap := severalOf(t, "apart", server, 2, limits{{20, minute}, {100, hour}})
+	plan := severalOf(t, "apart", server, 7, limits{{40, minute}, {100, hour}})
+	pausedBatch(t, server, dear)
+	var waiting []chan window.Decision
+	for _, q := range []*Several{dear, cheap, plan, dear, cheap, plan} {
+		waiting = append(waiting, joinSeveral(t, q, start, "client")...)
+	}
+	server.Resume()
+	// In the order of their first requests: 14, then 4, then 14.
+	for i, p := range []place{{13, 93}, {4, 84}, {15, 75}, {6, 86}, {2, 82}, {8, 68}} {
+		wantPlace(t, "request "+strconv.Itoa(i+1), <-waiting[i], Shared, atStart, p)
+	}
+	if calls := server.severalSince(); len(calls) != 4 {
+		t.Errorf("the calls are %+v, want the first and one for each", calls)
+	}
+}
+
+// Where a request has waited for longer than its window lasts, it counts in the next.
+func TestSeveralThatWaitedOverAnEdge(t *testing.T) {
+	server := severalStore(t)
+	q := severalOf(t, "waited", server, 7, limits{{20, minute}, {100, hour}})
+	takeSeveralAt(q, "client", start)
+	l := storeOf(q)
+	l.store.turn.Lock()
+	waiting := joinSeveral(t, q, start, "client")
+	backdate(l, 50*time.Second) // of a minute: there is no time left to ask
+	l.store.turn.Unlock()
+	wantPlace(t, "after 50 s", <-waiting[0], Local, []int64{40, 1120}, place{13, 86})
+	if got := server.severalSince(); len(got) != 1 || healthOf(l.store) != 0 {
+		t.Errorf("%d calls, health %d; want one, 0", len(got), healthOf(l.store))
+	}
+}
+
+func TestSeveralThatPassAloneAreTold(t *testing.T) {
+	server := severalStore(t)
+	q := severalOf(t, "told", server, 7, limits{{20, minute}, {100, hour}})
+	takeSeveralAt(q, "client", start)
+	for i := 0; i < away; i++ {
+		failed(storeOf(q).store, "", "", resp.ErrLost)
+	}
+	takeMany(q, "client", 1, start)
+	takeMany(q, "other", 2, start)
+	if got := passedBy(storeOf(q).store); got != 3 {
+		t.Errorf("%d requests are told to have been decided without the store, want 3", got)
+	}
+}
+
+// One group is refused, and the window of another is over.
+func TestRefusalAndAnEdgeInOneBatch(t *testing.T) {
+	for refusal, way := range map[string]string{
+		"NOPERM No permissions to access a key":                 Shared,
+		"READONLY You can't write against a read only replica.": Local,
+	} {
+		server := severalStore(t)
+		change := func(s *Settings) { s.Store.TLSIdentity, s.Store.Endpoint = "both", "both" }
+		well := openSeveral(t, 2, severalSettings("well", server.fake, limits{{10, minute}, {20, hour}}, change))
+		sick := openSeveral(t, 2, severalSettings("sick", server.fake, limits{{10, minute}, {20, hour}}, change))
+		takeSeveralAt(well, "newcomer", start)
+		l := storeOf(well)
+		setHealth(l.store, away-1)
+		l.store.turn.Lock()
+		waiting := joinSeveral(t, well, start, "client")
+		waiting = append(waiting, joinSeveral(t, sick, start, "client")...)
+		server.refuse(":sick:", refusal)
+		server.unix.Store(start.Unix() + 30)
+		l.store.turn.Unlock()
+		if got := <-waiting[0]; got.Way != way || !got.Allowed || (way == Shared) != (got.Several.Reset[0] == 60) {
+			t.Errorf("%.8s: at the edge %+v %+v, want it %s", refusal, got, *orNone(got.Several), way)
+		}
+		if got := <-waiting[1]; got.Way != Local {
+			t.Errorf("%.8s: %+v, want it local", refusal, got)
+		}
+		word := strings.Fields(refusal)[0]
+		if lines := logged.about("store both:"); len(lines) != 1 || !strings.Contains(lines[0], word) || (healthOf(l.store) >= away) != (way == Local) {
+			t.Errorf("%.8s: log %q, health %d", refusal, lines, healthOf(l.store))
+		}
+	}
+}
+
+// What a call was to settle that a panic broke off is neither settled again nor for ever
+// on its way.
+func TestPanicOverASettlementOfSeveralCounts(t *testing.T) {
+	server := severalStore(t)
+	q := severalOf(t, "panic", server, 3, limits{{100, minute}, {200, hour}})
+	takeSeveralAt(q, "client", start)
+	l := storeOf(q)
+	setHealth(l.store, away)
+	takeMany(q, "client", 4, start)
+	recovered(l.store)
+	l.store.conn = &resp.Conn{Usable: true}
+	takeSeveralAt(q, "client", start)
+	l.ledger.mu.Lock()
+	for i, part := range q.tables {
+		if f := window.FixedFind(part.counts, "client", start.Unix()); f.Settling != 0 || f.Unsettled != 0 || f.Lost != 15 {
+			t.Errorf("count %d is %+v, want 15 lost", i, *f)
+		}
+	}
+	l.ledger.mu.Unlock()
+	recovered(l.store)
+	wantPlace(t, "after it", takeSeveralAt(q, "client", start), Shared, atStart, place{79, 179})
+}

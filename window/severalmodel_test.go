@@ -634,6 +634,15 @@ func TestModelOfFailuresWithSeveralLimitsAndCosts(t *testing.T) {
 			}
 			m.quiet()
 			refused += m.refused
+			for _, gw := range m.gateways {
+				for _, table := range gw.counts {
+					for _, f := range append(table.current.order, table.previous.order...) {
+						if f.Settling != 0 {
+							t.Fatalf("%s, seed %d: nothing is under way, and of a count %d are being settled: %+v", c.name, seed, f.Settling, *f)
+						}
+					}
+				}
+			}
 			for key, l := range m.logs {
 				// What was let pass and no more is in the store, where nothing failed.
 				if got := m.counts[key]; !l.failed && !c.modes.loses && got != l.passed {

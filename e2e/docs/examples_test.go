@@ -129,7 +129,7 @@ func flat(config *gatequota.Config) (values map[string]string, set map[field]boo
 				before := len(values)
 				walk(path+"."+name, v.Field(i))
 				if len(values) > before {
-					set[field{v.Type(), name}] = true
+					set[fieldAt(path, v.Type(), name)] = true
 				}
 			}
 		case reflect.Invalid:

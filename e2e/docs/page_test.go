@@ -65,10 +65,16 @@ func rows(t *testing.T) []row {
 	return found
 }
 
-// field is an option, whatever the levels on which it may stand.
+// field is an option, whatever the levels on which it may stand. Only within a
+// sourceCriterion an ipStrategy says something else, and its options are others.
 type field struct {
-	level reflect.Type
-	name  string
+	level  reflect.Type
+	name   string
+	source bool // it is one within a sourceCriterion
+}
+
+func fieldAt(path string, level reflect.Type, name string) field {
+	return field{level, name, strings.Contains(path, "sourceCriterion")}
 }
 
 // options returns all options by their paths as the page writes them.
@@ -81,7 +87,7 @@ func options() map[string]field {
 			if name == "-" {
 				continue
 			}
-			all[path+name] = field{of, name}
+			all[path+name] = fieldAt(path, of, name)
 			inner, shape := of.Field(i).Type, ""
 			switch inner.Kind() {
 			case reflect.Pointer:

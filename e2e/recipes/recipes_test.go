@@ -185,6 +185,9 @@ var scripts = []script{
 			{n: 21, method: "POST", target: "/graphql", header: apiKey("medium"), body: "medium", want: "200: 20, 429: 1"},
 			{n: 5, method: "POST", target: "/graphql", header: apiKey("heavy"), body: "heavy", want: "200: 4, 429: 1"},
 			{n: 101, method: "POST", target: "/graphql", header: apiKey("light"), body: "light", want: "200: 100, 429: 1"},
+			// Without a key.
+			{n: 3, target: "/graphql/export", from: "203.0.113.1", want: "200: 2, 429: 1"},
+			{target: "/graphql/export", from: "203.0.113.2", want: "200: 1"},
 			{method: "POST", target: "/graphql", header: apiKey("large"), body: strings.Repeat("x", 65537), want: "401: 1", hits: "0"},
 		},
 	},
@@ -196,8 +199,12 @@ var scripts = []script{
 				"Access-Control-Allow-Origin": "https://spa.example.com", "Access-Control-Expose-Headers": "~Retry-After", "Vary": "~Origin", "Retry-After": some,
 			}},
 			{header: with(crossing, "X-API-Key", "another"), want: "200: 1", fields: map[string]string{"Access-Control-Expose-Headers": "~RateLimit"}},
+			{n: 61, from: "203.0.113.1", want: "200: 60, 429: 1"},
+			{from: "203.0.113.2", want: "200: 1"},
 			{host: "exposed.example.com", header: with(crossing, "X-API-Key", "third"), want: "200: 1", fields: map[string]string{"Access-Control-Expose-Headers": "X-Only"}},
 			{host: "widgets.example.com", n: 70, method: "OPTIONS", header: question, want: "200: 70", hits: "70", fields: uncounts},
+			{host: "widgets.example.com", from: "203.0.113.1", want: "200: 1", fields: map[string]string{"X-RateLimit-Remaining": "59"}},
+			{host: "widgets.example.com", from: "203.0.113.2", want: "200: 1", fields: map[string]string{"X-RateLimit-Remaining": "59"}},
 			{host: "widgets.example.com", n: 30, method: "OPTIONS", header: crossing, want: "200: 30", hits: "30"},
 			{host: "widgets.example.com", n: 31, header: crossing, want: "200: 30, 429: 1", fields: map[string]string{
 				"Access-Control-Allow-Origin": none, "Access-Control-Expose-Headers": "~Retry-After",
@@ -263,6 +270,8 @@ var scripts = []script{
 				"RateLimit-Policy": `"data-quota@file:burst";q=20;w=10, "data-quota@file:day";q=1000;w=86400`,
 				"RateLimit":        `~"data-quota@file:day";r=980;`, "X-RateLimit-Limit": "20", "X-RateLimit-Remaining": "0",
 			}},
+			{n: 21, from: "203.0.113.1", want: "200: 20, 429: 1"},
+			{from: "203.0.113.2", want: "200: 1"},
 		},
 		also: func(t *testing.T, s *site) {
 			// A client that has made 995 today.
@@ -276,7 +285,8 @@ var scripts = []script{
 		name: "weak", host: "legacy.example.com", window: 10 * time.Second,
 		steps: []step{
 			{n: 90, header: key, want: "200: 60, 429: 30", hits: "60"},
-			{n: 45, header: apiKey("key-%d"), want: "200: 40, 503: 5", hits: "40", fields: map[string]string{"Retry-After": some, "X-RateLimit-Decision": "gateway"}},
+			{n: 2, from: "203.0.113.%d", want: "200: 2", fields: map[string]string{"X-RateLimit-Remaining": "59"}},
+			{n: 45, header: apiKey("key-%d"), want: "200: 38, 503: 7", hits: "38", fields: map[string]string{"Retry-After": some, "X-RateLimit-Decision": "gateway"}},
 		},
 		also: func(t *testing.T, s *site) {
 			if counted := s.store.Sum("rate:legacy-quota@file:{*"); counted < 60+40 || counted > 60+30+40 {
@@ -304,14 +314,20 @@ func besides(store string) map[string]lab.Map {
 		return lab.Quota(more)
 	}
 	byKey := lab.Map{"requestHeaderName": "X-API-Key"}
+	behind := lab.Map{"trustedIPs": []string{balancers}}
 	secret := quota(60, lab.Map{"sourceCriterion": byKey, "overrides": []lab.Map{
 		{"value": "named", "limit": 70}, {"hash": digest("digested"), "limit": 70},
 	}})
 	at(secret, "plugin", lab.PluginName, "valkey")["keySecret"] = "at least sixteen bytes"
 	return map[string]lab.Map{
-		"keyed":   quota(60, lab.Map{"sourceCriterion": byKey}),
-		"exempt":  quota(60, lab.Map{"sourceCriterion": byKey, "exempt": lab.Map{"ips": []string{balancers}}}),
+		"keyed": quota(60, lab.Map{"sourceCriterion": byKey, "ipStrategy": behind}),
+		"exempt": quota(60, lab.Map{
+			"sourceCriterion": byKey, "ipStrategy": behind, "exempt": lab.Map{"ips": []string{balancers, "192.0.2.16/28"}},
+			"rules": []lab.Map{{"name": "own", "path": "/rule", "limit": 5, "sourceCriterion": lab.Map{"cookieName": "session"}}},
+		}),
 		"secret":  secret,
+		"nearby":  quota(60, lab.Map{"sourceCriterion": lab.Map{"cookieName": "session", "ipStrategy": lab.Map{"depth": 0}}}),
+		"near":    quota(60, lab.Map{"ipStrategy": lab.Map{"depth": 0}}),
 		"doors":   quota(600, lab.Map{"rules": []lab.Map{{"name": "login", "pathRegex": "(?i)^/login(;|$)", "limit": 5}}}),
 		"dry":     quota(5, lab.Map{"scope": "dry", "dryRun": true, "onStoreFailure": "closed", "sourceCriterion": byKey}),
 		"strict":  quota(5, lab.Map{"scope": "dry", "sourceCriterion": byKey}),
@@ -323,12 +339,22 @@ func besides(store string) map[string]lab.Map {
 // remarks are the scripts of besides.
 var remarks = []script{
 	{
-		name: "a header alone does not know who the load balancer is", host: "keyed.example.com",
+		name: "a header alone, behind a load balancer", host: "keyed.example.com",
 		steps: []step{
-			{n: 60, from: "203.0.113.1", want: "200: 60"},
-			{from: "203.0.113.2", want: "429: 1"},
-			{from: "203.0.113.2", header: key, want: "200: 1"},
-			{host: "exempt.example.com", n: 70, from: "203.0.113.1", header: key, want: "200: 70", fields: uncounts},
+			{n: 61, from: "203.0.113.1", want: "200: 60, 429: 1"},
+			{n: 61, from: "203.0.113.2", want: "200: 60, 429: 1"},
+			{n: 2, from: "192.0.2.%d, 203.0.113.2", want: "429: 2"},
+			{from: "203.0.113.2", header: key, want: "200: 1", fields: map[string]string{"X-RateLimit-Remaining": "59"}},
+			// The load balancer is in an exempt network, and that exempts nobody behind it.
+			{host: "exempt.example.com", n: 70, from: "192.0.2.17", header: key, want: "200: 70", fields: uncounts},
+			{host: "exempt.example.com", n: 20, from: "203.0.113.1", header: key, want: "200: 20"},
+			{host: "exempt.example.com", n: 20, from: "192.0.2.17, 203.0.113.1", header: key, want: "200: 20"},
+			{host: "exempt.example.com", n: 21, from: "unknown", header: key, want: "200: 20, 429: 1"},
+			{host: "exempt.example.com", header: with(key, "X-Forwarded-For", "192.0.2.17"), want: "429: 1"},
+			// A rule that tells clients apart in its own way has the same addresses.
+			{host: "exempt.example.com", n: 6, target: "/rule", from: "203.0.113.1", want: "200: 5, 429: 1"},
+			{host: "exempt.example.com", n: 6, target: "/rule", from: "203.0.113.2", want: "200: 5, 429: 1"},
+			{host: "exempt.example.com", n: 6, target: "/rule", from: "192.0.2.17", want: "200: 6", fields: uncounts},
 		},
 	},
 	{
@@ -336,6 +362,15 @@ var remarks = []script{
 		steps: []step{
 			{header: apiKey("named"), want: "200: 1", fields: map[string]string{"X-RateLimit-Limit": "70"}},
 			{header: apiKey("digested"), want: "200: 1", fields: map[string]string{"X-RateLimit-Limit": "60"}},
+		},
+	},
+	{
+		name: "without a load balancer, the peer is the client", host: "nearby.example.com",
+		steps: []step{
+			{n: 61, header: map[string]string{"Cookie": "session=one", "X-Forwarded-For": "192.0.2.%d"}, want: "200: 60, 429: 1"},
+			{header: map[string]string{"Cookie": "session=two"}, want: "200: 1"},
+			{n: 61, from: "192.0.2.%d", header: map[string]string{"Cookie": "session=one"}, want: "200: 60, 429: 1"},
+			{host: "near.example.com", n: 61, header: map[string]string{"X-Forwarded-For": "192.0.2.%d"}, want: "200: 60, 429: 1"},
 		},
 	},
 	{

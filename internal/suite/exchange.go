@@ -67,21 +67,20 @@ func entry(pairs ...any) map[string]any {
 	return with(map[string]any{}, pairs...)
 }
 
-// asked lists what requests were answered: "200" or "429 25", where a number that remains
-// is told.
-func (t *T) statuses(h http.Handler, n int, make func() *http.Request) (got []int) {
+// statuses sends n requests, one after another, and returns the status of each answer.
+func (t *T) statuses(h http.Handler, n int, each func() *http.Request) (got []int) {
 	t.Helper()
 	for i := 0; i < n; i++ {
-		got = append(got, t.exchange(h, make()).status)
+		got = append(got, t.exchange(h, each()).status)
 	}
 	return got
 }
 
-// allowed sends n requests one after another and returns how many were served.
-func (t *T) allowed(h http.Handler, n int, make func() *http.Request) int {
+// allowed sends n requests, one after another, and returns how many were served.
+func (t *T) allowed(h http.Handler, n int, each func() *http.Request) int {
 	t.Helper()
 	passed := 0
-	for _, status := range t.statuses(h, n, make) {
+	for _, status := range t.statuses(h, n, each) {
 		if status == http.StatusOK {
 			passed++
 		}

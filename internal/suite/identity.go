@@ -14,12 +14,14 @@ import (
 var identity = tests{
 	{"each part of a request can tell clients apart", eachPart},
 	{"a request that lacks a part is served as onMissing says", missingParts},
+	{"a request that lacks one of several parts is served as onMissing says", missingOfSeveral},
 	{"clients differ if any of several parts does", severalParts},
 	{"what parts run together to is no client", partsDoNotRunTogether},
 	{"the order in which headers are named does not matter", orderOfHeaders},
 	{"a refused request without a part has no quota to tell of", refusedNameless},
 	{"requests from exempt addresses pass uncounted", exemptAddresses},
 	{"a rule that tells clients apart otherwise exempts the same addresses", exemptUnderRule},
+	{"addresses that are no part are found as ipStrategy says", addressesBeside},
 	{"true CORS preflights alone pass uncounted", exemptPreflights},
 	{"exempt requests do not reach the store", exemptCostNothing},
 }
@@ -124,6 +126,44 @@ func missingParts(t *T) {
 				if !ok {
 					t.Errorf("%s, onMissing %v, form %d: %d, %d remain, and from another address %d, %d remain",
 						part.name, onMissing, i, one.status, one.remaining, other.status, other.remaining)
+				}
+			}
+		}
+	}
+}
+
+func missingOfSeveral(t *T) {
+	both := map[string]any{"requestHeaderName": "X-One", "cookieName": "id"}
+	for _, onMissing := range []string{"address", "skip", "shared", "refuse"} {
+		name := t.name()
+		h := t.handler(name, t.options(nil, "limit", "1000", "sourceCriterion", with(both, "onMissing", onMissing)))
+		for _, tt := range []struct {
+			one, id   string
+			remaining map[string]int64 // from two addresses, where it is counted
+		}{
+			{"a", "b", map[string]int64{"192.0.2.1:1": 999, "192.0.2.2:1": 998}},
+			// What is there tells clients apart also where a part is missing.
+			{"a", "", map[string]int64{"192.0.2.1:1": 999, "192.0.2.2:1": 999}},
+			{"", "b", map[string]int64{"192.0.2.1:1": 999, "192.0.2.2:1": 999}},
+			{"c", "", map[string]int64{"192.0.2.1:1": 999, "192.0.2.2:1": 999}},
+			{"", "", map[string]int64{"192.0.2.1:1": 999, "192.0.2.2:1": 999}},
+		} {
+			missing := tt.one == "" || tt.id == ""
+			for i, peer := range []string{"192.0.2.1:1", "192.0.2.2:1"} {
+				req := from(peer)
+				req.Header["X-One"], req.Header["Cookie"] = []string{tt.one}, []string{"id=" + tt.id}
+				got := t.exchange(h, req)
+				status, remaining := 200, tt.remaining[peer]
+				switch {
+				case missing && onMissing == "skip":
+					remaining = -1
+				case missing && onMissing == "refuse":
+					status, remaining = 400, -1
+				case missing && onMissing == "shared":
+					remaining = 999 - int64(i)
+				}
+				if got.status != status || got.remaining != remaining {
+					t.Errorf("onMissing %s, %q and %q from %s: %d, %d remain; want %d, %d", onMissing, tt.one, tt.id, peer, got.status, got.remaining, status, remaining)
 				}
 			}
 		}
@@ -291,6 +331,55 @@ func exemptUnderRule(t *T) {
 				t.Errorf("%s for %q is exempt: %t", target, forwarded, !exempt)
 			}
 		}
+	}
+}
+
+func addressesBeside(t *T) {
+	const proxy = "10.0.0.1:1"
+	by := func(criterion any) (string, func(req *http.Request) answer) {
+		name := t.name()
+		h := t.handler(name, t.options(nil, "limit", "1000", "ipStrategy", map[string]any{"trustedIPs": "10.0.0.0/8", "ipv4Subnet": "24"}, "sourceCriterion", criterion,
+			"exempt", map[string]any{"ips": "192.0.2.0/24, 10.0.0.0/8"},
+			"rules", []any{entry("name", "login", "path", "/login", "limit", "1000", "sourceCriterion", map[string]any{"cookieName": "id"})}))
+		return name, func(req *http.Request) answer { return t.send(h, req) }
+	}
+	for _, criterion := range []any{absent, map[string]any{}, map[string]any{"requestHeaderName": "X-Api-Key"}, map[string]any{"cookieName": "id", "onMissing": "address"}} {
+		for _, path := range []string{"/", "/login"} {
+			name, send := by(criterion)
+			at := func(peer string, lines ...string) *http.Request {
+				req := forwardedFor(peer, lines...)
+				req.URL.Path = path
+				return req
+			}
+			for i, tt := range []struct {
+				req  *http.Request
+				want int64 // -1: exempt
+			}{
+				{at(proxy, "203.0.113.1"), 999}, {at(proxy, "192.0.2.1, 203.0.113.1"), 998}, {at("203.0.113.9:7", "192.0.2.1"), 997}, {at(proxy, "203.0.114.1"), 999},
+				{at(proxy, "203.0.113.1, 192.0.2.1"), -1}, {at("192.0.2.1:1", "203.0.113.1"), -1}, {at(proxy, "203.0.113.1, 10.0.0.2"), 996},
+				// A proxy that says nothing stands for nobody.
+				{at(proxy), 999}, {at(proxy, ""), 998},
+			} {
+				if got := send(tt.req); got.remaining != tt.want || (got.counts(name) == "uncounted") != (tt.want < 0) {
+					t.Errorf("%v, %s, request %d: %d remain, want %d", criterion, path, i, got.remaining, tt.want)
+				}
+			}
+		}
+	}
+	// With the header it is no part.
+	_, send := by(map[string]any{"requestHeaderName": "X-Api-Key"})
+	for i, peer := range []string{"203.0.113.1:1", "198.51.100.1:1"} {
+		req := get("/")
+		req.RemoteAddr = peer
+		if got := send(req); got.remaining != 999-int64(i) {
+			t.Errorf("a key from %s has %d left", peer, got.remaining)
+		}
+	}
+	// What stands in sourceCriterion is found as it says itself.
+	name := t.name()
+	h := t.handler(name, t.options(nil, "ipStrategy", map[string]any{"depth": "1"}, "sourceCriterion", map[string]any{"ipStrategy": map[string]any{}}, "exempt", map[string]any{"ips": "192.0.2.1"}))
+	if got := t.send(h, forwardedFor("203.0.113.1:1", "192.0.2.1")); got.counts(name) != "" {
+		t.Errorf("an address is found as ipStrategy of another level says")
 	}
 }
 

@@ -8,7 +8,11 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/gatequota/gatequota/internal/fakevalkey"
 )
 
 // severalLimits is about requests that count in several limits, or cost more than one.
@@ -22,7 +26,14 @@ var severalLimits = tests{
 	{"each limit has its own count in the store", limitKeys},
 	{"a request that is late for one window counts once in each", lateForOne},
 	{"several limits and a store that fails", severalWithoutStore},
+	{"maxClients bounds each of several counts", severalBounded},
+	{"a gateway alone holds to its share of each limit", severalShares},
+	{"garbage in place of several counts is no fault of the client", severalGarbage},
+	{"a store that forgets the script counts on", severalForgotten},
+	{"rights on one key prefix concern no other, with several limits", severalForbidden},
 	{"all counts are settled when the store is back", severalSettled},
+	{"counts are settled in the windows that they belong to", settledAcrossEdge},
+	{"several limits stay bounded while the store comes and goes", severalStress},
 	{"a dear request takes all that it costs or nothing", dearRequests},
 	{"dear and cheap requests are exact together", dearAndCheap},
 	{"a request above its plan's limit is refused for good", aboveThePlan},
@@ -239,6 +250,20 @@ func oneCall(t *T) {
 			t.Errorf("a request is counted by %q", call)
 		}
 	}
+	// So does a dear request for which too little is known to be left.
+	name = t.name()
+	h = t.handler(name, t.options(v, "limit", "8", "cost", "3", "rules", []any{entry("name", "cheap", "path", "/cheap", "cost", "1")}))
+	t.exchange(h, asClient("/cheap", 1)) // loads the script of cheap ones
+	v.ForgetCommands()
+	for i := 0; i < 6; i++ {
+		t.exchange(h, get("/"))
+	}
+	if calls := v.clientCalls(name); len(calls) != 2 {
+		t.Errorf("six requests of which two fit cost %d calls", len(calls))
+	}
+	if got := t.exchange(h, get("/cheap")); got.status != 200 || len(v.clientCalls(name)) != 3 {
+		t.Errorf("a cheap one: %d after %d calls", got.status, len(v.clientCalls(name)))
+	}
 }
 
 func limitKeys(t *T) {
@@ -320,6 +345,116 @@ func severalWithoutStore(t *T) {
 	}
 }
 
+func severalBounded(t *T) {
+	t.eachWay(func(t *T, options map[string]any, way string) {
+		h := t.handler(t.name(), with(twoLimits(options, 2, 9), "maxClients", "20"))
+		for i := 0; i < 3; i++ {
+			t.ask(h, "busy")
+		}
+		for i := 0; i < 150; i++ {
+			if got := t.ask(h, fmt.Sprintf("client %d", i)); got.status != 200 || got.remaining != 1 || got.decision != way {
+				t.Fatalf("the first request of client %d: %d, remaining %d, %s", i, got.status, got.remaining, got.decision)
+			}
+			if i%50 == 0 {
+				if got := t.ask(h, "busy"); got.status != 429 {
+					t.Fatalf("after %d newcomers a client over its limit: %d", i+1, got.status)
+				}
+			}
+		}
+	})
+}
+
+func severalShares(t *T) {
+	for _, tt := range []struct {
+		cost        string
+		fallback    map[string]any
+		short, long int64
+		passes      int
+	}{
+		{"1", map[string]any{"gateways": "2"}, 10, 30, 5},
+		{"1", map[string]any{"gateways": "2"}, 30, 9, 5},
+		{"1", map[string]any{"gateways": "100"}, 30, 9, 1},
+		{"1", map[string]any{"limit": "4"}, 10, 30, 4},
+		{"3", map[string]any{"gateways": "2"}, 10, 30, 1},
+		{"3", map[string]any{"gateways": "1"}, 10, 30, 3},
+		{"3", map[string]any{"limit": "7"}, 10, 30, 2},
+		{"3", map[string]any{"gateways": "100"}, 10, 30, 0},
+	} {
+		v := t.valkey()
+		v.Stop()
+		h := t.handler(t.name(), with(twoLimits(t.options(v), tt.short, tt.long), "cost", tt.cost, "fallback", tt.fallback))
+		passed := 0
+		for _, got := range rush(6, 24, func(int) answer { return t.exchange(h, get("/")) }) {
+			if got.status == 200 {
+				passed++
+			} else if got.status != 429 || got.remaining < 0 || got.retryAfter < 1 {
+				t.Errorf("%+v: %d, remaining %d, Retry-After %d", tt, got.status, got.remaining, got.retryAfter)
+			}
+		}
+		if passed != tt.passes {
+			t.Errorf("%+v: %d passed", tt, passed)
+		}
+	}
+}
+
+func severalGarbage(t *T) {
+	for _, line := range []string{
+		"+OK\r\n", "+1\r\n", "+1 2 3\r\n", "+\r\n", "+ \r\n", "+1 a\r\n", "+1  2\r\n", "+1 2 \r\n", "+1 -2\r\n", "+1 1.5\r\n", "+1 1e3\r\n", "+99999999999999999999 1\r\n", "+9223372036854775807 1\r\n",
+		"+0x1 1\r\n", ":1\r\n", "$-1\r\n", "*2\r\n:1\r\n:1\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", "+-1 -1\r\n", "+-1 1\r\n", "-OOM no\r\n", "-FOO bar\r\n", "+1 2\n", "",
+	} {
+		text := line
+		t.sub(fmt.Sprintf("%.20q", text), func(t *T) {
+			for _, mode := range []string{"local", "closed"} {
+				v := t.valkey()
+				v.Handle("EVALSHA", func(*fakevalkey.Server, []string) string { return text })
+				h := t.handler(t.name(), impatient(twoLimits(t.options(v, "onStoreFailure", mode), 3, 5)))
+				for i := int64(1); i <= 5; i++ {
+					got := t.ask(h, "key")
+					status, remaining := 503, int64(-1)
+					if mode == "local" && i <= 3 {
+						status, remaining = 200, 3-i
+					} else if mode == "local" {
+						status, remaining = 429, 0
+					}
+					if got.status != status || got.remaining != remaining || got.decision != mode {
+						t.Errorf("%s, request %d: %d, remaining %d, %s; want %d, %d", mode, i, got.status, got.remaining, got.decision, status, remaining)
+						break
+					}
+				}
+			}
+		})
+	}
+}
+
+func severalForgotten(t *T) {
+	v := t.valkey()
+	h := t.handler(t.name(), with(twoLimits(t.options(v), 50, 90), "cost", "2"))
+	for i := int64(1); i <= 6; i++ {
+		if got := t.ask(h, "key"); got.decision != "shared" || !reflect.DeepEqual(got.lefts(), map[string]int64{"short": 50 - 2*i, "long": 90 - 2*i}) {
+			t.Errorf("request %d: %v, %s", i, got.lefts(), got.decision)
+		}
+		if i%2 == 0 {
+			v.FlushScripts()
+		}
+	}
+}
+
+func severalForbidden(t *T) {
+	v := t.valkey()
+	v.forbid("secret:")
+	allowed := t.handler(t.name(), twoLimits(t.options(v), 5, 9))
+	forbidden := t.handler(t.name(), twoLimits(t.options(v, "valkey.keyPrefix", "secret"), 5, 9))
+	for i := 0; i < 8; i++ {
+		key := fmt.Sprintf("client %d", i)
+		if got := t.ask(forbidden, key); got.decision != "local" || got.status != 200 {
+			t.Errorf("the forbidden prefix, request %d: %d, %s", i+1, got.status, got.decision)
+		}
+		if got := t.ask(allowed, key); got.decision != "shared" || got.status != 200 {
+			t.Errorf("the allowed prefix, request %d: %d, %s", i+1, got.status, got.decision)
+		}
+	}
+}
+
 func severalSettled(t *T) {
 	for _, cost := range []int64{1, 3} {
 		v := t.valkey()
@@ -355,6 +490,95 @@ func severalSettled(t *T) {
 		}
 		if settled != 2 {
 			t.Errorf("the client has %d counts: %q", settled, v.keys(name))
+		}
+	}
+}
+
+func settledAcrossEdge(t *T) {
+	v := t.valkey()
+	v.setTime(time.Unix(edge-30, 0))
+	name := t.name()
+	h := t.handler(name, t.options(v, "limit", absent, "window", absent, "limits", []any{
+		entry("name", "short", "limit", "50", "window", "60s"), entry("name", "long", "limit", "90", "window", "1d"),
+	}))
+	t.eventually("a count in the store", func() bool { return t.ask(h, "newcomer").decision == "shared" })
+	t.ask(h, "key")
+	v.Stop()
+	for i := 0; i < 3; i++ {
+		if got := t.ask(h, "key"); got.status != 200 || got.decision != "local" {
+			t.Errorf("without the store: %d, %s", got.status, got.decision)
+		}
+	}
+	v.advance(31 * time.Second)
+	restart(t, v)
+	t.eventually("a count in the store again", func() bool { return t.ask(h, "newcomer").decision == "shared" })
+	if got := t.ask(h, "key"); got.decision != "shared" || !reflect.DeepEqual(got.lefts(), map[string]int64{"short": 49, "long": 85}) {
+		t.Errorf("with the store back in another window: %v, %s", got.lefts(), got.decision)
+	}
+	for key, want := range map[string]int64{headerKey(name+":short", "key", time.Unix(edge, 0), 60): 1, headerKey(name+":long", "key", time.Unix(edge, 0), 86400): 5} {
+		if v.countOf(key) != want {
+			t.Errorf("%s has the count %d, want %d", key, v.countOf(key), want)
+		}
+	}
+}
+
+// As in stress, the store and the memory of a gateway each let the limit pass at most,
+// however often the store comes and goes.
+func severalStress(t *T) {
+	const clients, outages, n = 3, 4, 800
+	v := t.valkey()
+	newHandler := t.configure(t.name(), with(twoLimits(t.options(v), 12, 9), "rules", []any{
+		entry("name", "dear", "path", "/dear", "cost", "2"), entry("name", "apart", "path", "/apart", "limit", "7", "window", seconds(roomy(600)), "cost", "3"),
+	}))
+	var current atomic.Value
+	reload := func() {
+		h, err := newHandler(served)
+		if err != nil {
+			t.Errorf("making a handler: %v", err)
+			return
+		}
+		current.Store(&h)
+	}
+	reload()
+	paths := []string{"/", "/dear", "/apart"}
+	var turn sync.Mutex
+	got := rush(12, n, func(i int) answer {
+		switch i % (n / outages) {
+		case n / outages / 4:
+			turn.Lock()
+			v.Stop()
+			turn.Unlock()
+		case n / outages / 2:
+			turn.Lock()
+			restart(t, v)
+			turn.Unlock()
+		}
+		if i%50 == 0 {
+			reload()
+		}
+		return t.exchange(*current.Load().(*http.Handler), asClient(paths[i/clients%3], i%clients))
+	})
+	for c := 0; c < clients; c++ {
+		spent, apart := 0, 0
+		for i := c; i < n; i += clients {
+			if got[i].status == 200 {
+				switch i / clients % 3 {
+				case 0:
+					spent++
+				case 1:
+					spent += 2
+				default:
+					apart += 3
+				}
+			}
+		}
+		if spent < 1 || spent > 2*9 || apart < 3 || apart > 2*7 {
+			t.Errorf("client %d got requests through that cost %d under limits of 12 and 9, and %d under one of 7", c, spent, apart)
+		}
+	}
+	for status, count := range tally(got) {
+		if status != "200" && status != "429" && !strings.Contains(status, " ") {
+			t.Errorf("%d answers are %s", count, status)
 		}
 	}
 }

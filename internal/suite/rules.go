@@ -210,8 +210,13 @@ func ruleInherits(t *T) {
 		{"/apart", []string{"X-Other", "vip", "X-Plan", "gold"}, "50"},
 		// Whom an override names depends on how clients are told apart.
 		{"/self", []string{"X-Other", "vip", "X-Plan", "gold"}, "200"},
+		{"/self", []string{"X-Api-Key", "vip"}, "100"},
 	} {
-		if got := quotaOf(get(tt.path, tt.header...)); got != tt.want {
+		req := get(tt.path)
+		for i := 0; i < len(tt.header); i += 2 {
+			req.Header.Set(tt.header[i], tt.header[i+1])
+		}
+		if got := quotaOf(req); got != tt.want {
 			t.Errorf("%s %q has the limit %s, want %s", tt.path, tt.header, got, tt.want)
 		}
 	}
@@ -363,9 +368,11 @@ func strictRulesHold(t *T) {
 	t.eachWay(func(t *T, options map[string]any, way string) {
 		for _, condition := range [][]any{{"path", "/login"}, {"pathPrefix", "/login"}, {"pathRegex", "^/login$"}, {"path", "/%6Cogin/"}} {
 			strict := with(entry("name", "login", "limit", "2", "methods", "post"), condition...)
-			h := t.handler(t.name(), ruled(options, strict, entry("name", "rest", "pathPrefix", "/x", "limit", "500")))
+			// Another count of the same size is no way around.
+			other := entry("name", "reset", "pathPrefix", "/reset", "limit", "2")
+			h := t.handler(t.name(), ruled(options, other, strict, entry("name", "rest", "pathPrefix", "/x", "limit", "500"), with(other, "name", "late", "pathPrefix", "/late")))
 			var got []answer
-			for _, path := range spellings {
+			for _, path := range append([]string{"/reset/../login", "/late/../login"}, spellings...) {
 				for _, method := range []string{"POST", "post", "pOsT"} {
 					got = append(got, t.send(h, request(method, path)))
 				}
@@ -443,6 +450,13 @@ func ruleCountsOutlive(t *T) {
 	t.eachWay(func(t *T, options map[string]any, way string) {
 		name := t.name()
 		login := entry("name", "login", "path", "/login", "limit", "5")
+		// What was counted without rules is counted with them.
+		plain := with(options, "limit", "9")
+		for i, h := range []http.Handler{t.handler(name, plain), t.handler(name, with(plain, "cost", "2")), t.handler(name, with(plain, "rules", []any{login})), t.handler(name, plain)} {
+			if got := t.exchange(h, asClient("/", 1)); got.remaining != []int64{8, 6, 5, 4}[i] {
+				t.Errorf("handler %d: %d remain", i, got.remaining)
+			}
+		}
 		h := t.handler(name, ruled(options, login))
 		got := []answer{t.send(h, get("/login")), t.send(h, get("/login"))}
 		// The rule stands elsewhere, has another limit and other conditions.
