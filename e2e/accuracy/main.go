@@ -69,9 +69,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	r, err := find(ctx, &p, *workers, !*replayOnly, stdout)
 	if err == nil {
 		r.print(stdout)
-		if n := r.broken(); n > 0 {
-			err = fmt.Errorf("%d decisions are not as the algorithm's own rule says", n)
-		}
+		err = r.verdict()
 	}
 	if err == nil && *docs != "" {
 		err = r.write(*docs, stdout)

@@ -70,8 +70,7 @@ func table(l *window.Limit, max int) func(client string, now int64) bool {
 type truth struct {
 	limit, length, burst int64 // length of a window in milliseconds
 
-	log  []int64 // times of what was admitted; from head on within the last window
-	head int
+	log []int64 // times of what was admitted within the last window
 
 	id              int64 // the window on the clock
 	running, before int64 // admitted in it, and in the one before
@@ -89,12 +88,8 @@ func newTruth(l *window.Limit) *truth {
 // move brings a truth to a time in milliseconds: after it the log has what lies in the
 // half-open interval from a window ago, which is not in it, to now, which is.
 func (h *truth) move(now int64) {
-	for h.head < len(h.log) && h.log[h.head] <= now-h.length {
-		h.head++
-	}
-	if h.head > 512 && 2*h.head > len(h.log) {
-		h.log = h.log[:copy(h.log, h.log[h.head:])]
-		h.head = 0
+	for len(h.log) > 0 && h.log[0] <= now-h.length {
+		h.log = h.log[1:]
 	}
 	if id := now / h.length; id != h.id {
 		if id != h.id+1 {
@@ -105,7 +100,7 @@ func (h *truth) move(now int64) {
 }
 
 // count returns how many were admitted in the interval.
-func (h *truth) count() int64 { return int64(len(h.log) - h.head) }
+func (h *truth) count() int64 { return int64(len(h.log)) }
 
 // estimate returns what a sliding window takes count for, times the length of a window.
 func (h *truth) estimate(now int64) int64 {

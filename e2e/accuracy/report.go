@@ -90,6 +90,14 @@ func (r *report) broken() int64 {
 	return sum
 }
 
+// verdict is what makes the command fail.
+func (r *report) verdict() error {
+	if n := r.broken(); n > 0 {
+		return fmt.Errorf("%d decisions are not as the algorithm's own rule says", n)
+	}
+	return nil
+}
+
 // parts are what the page shows, by the name of their place in it. Where the store was not
 // measured its part is missing.
 func (r *report) parts() map[string]string {

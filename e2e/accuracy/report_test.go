@@ -165,8 +165,11 @@ func TestWriting(t *testing.T) {
 // A decision against an algorithm's own rule does not go unsaid.
 func TestBrokenIsCounted(t *testing.T) {
 	r := fakeReport(t)
+	if err := r.verdict(); err != nil {
+		t.Error(err)
+	}
 	r.results[1].figures[everyone][2].Broken = 3
-	if r.broken() != 3 || !strings.Contains(r.sharesPart(), ": 3 of ") {
+	if r.broken() != 3 || r.verdict() == nil || !strings.Contains(r.sharesPart(), ": 3 of ") {
 		t.Errorf("%d are counted", r.broken())
 	}
 }
