@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/gatequota/gatequota/e2e/lab"
 )
 
 func TestSpread(t *testing.T) {
@@ -93,8 +95,8 @@ func TestWrongAnswersAreNoMeasurement(t *testing.T) {
 func TestParseCommands(t *testing.T) {
 	t.Parallel()
 	info := "# Commandstats\r\ncmdstat_evalsha:calls=100,usec=1,usec_per_call=0.1,rejected_calls=0,failed_calls=1\r\n" +
-		"cmdstat_eval:calls=2,usec=1\r\ncmdstat_incrby:calls=101,usec=1\r\ncmdstat_config|get:calls=3,usec=1\r\ncmdstat_info:calls=50,usec=1\r\n"
-	if got, want := parseCommands(info), (work{scripts: 102, commands: 206}); got != want {
+		"cmdstat_eval:calls=2,usec=1\r\ncmdstat_incrby:calls=91,usec=1\r\ncmdstat_zadd:calls=10,usec=1\r\ncmdstat_config|get:calls=3,usec=1\r\ncmdstat_info:calls=50,usec=1\r\n"
+	if got, want := parseCommands(info), (work{scripts: 102, commands: 206, logged: 10}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -114,7 +116,7 @@ func TestEachRouteIsConfigured(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := map[string]bool{}
-	for _, r := range routes {
+	for _, r := range slices.Concat(routes, algorithmRoutes) {
 		names[r.name] = true
 		router := got.HTTP.Routers[r.name]
 		if router.Rule != "Path(`/"+r.name+"`)" {
@@ -132,6 +134,12 @@ func TestEachRouteIsConfigured(t *testing.T) {
 		}
 		if len(router.Middlewares) != 1 || got.HTTP.Middlewares[router.Middlewares[0]][kind] == nil {
 			t.Errorf("%s has no %s: %q", r.name, kind, router.Middlewares)
+		}
+		plugin, _ := got.HTTP.Middlewares[r.name]["plugin"].(map[string]any)
+		options, _ := plugin[lab.PluginName].(map[string]any)
+		algorithm, _ := options["algorithm"].(string)
+		if shared := options["mode"] == "shared"; r.shared != shared || r.algorithm != algorithm {
+			t.Errorf("%s: counted in the store: %t, by the algorithm %q", r.name, shared, algorithm)
 		}
 		if r.own != (r.against != "") || r.own && !names[r.against] {
 			t.Errorf("%s is compared with %q, which must stand before it", r.name, r.against)
@@ -152,6 +160,11 @@ func made() *report {
 		r.results[route.name] = rates(n, n+100, n+200)
 	}
 	r.results["shared-allowed"].scripts = 18300
+	r.algorithms = map[string]*result{}
+	for i, route := range algorithmRoutes {
+		n := int64(1000 * (i%5 + 20))
+		r.algorithms[route.name] = rates(n, n+100, n+200)
+	}
 	r.rest = &atRest{whole: map[string]quantiles{}}
 	for range 3 {
 		r.rest.rounds = append(r.rest.rounds, map[string]time.Duration{
@@ -182,13 +195,18 @@ func TestPrintedRatios(t *testing.T) {
 		names = append(names, line[1])
 	}
 	want := []string{"local-allowed", "local-allowed-bare", "shared-allowed", "shared-allowed-bare", "shared-keys",
-		"local-refused", "shared-refused", "shared-refused-bare", "latency-at-rest"}
+		"local-refused", "shared-refused", "shared-refused-bare",
+		"sliding-window-allowed", "token-bucket-allowed", "sliding-log-allowed",
+		"sliding-window-refused", "token-bucket-refused", "sliding-log-refused", "latency-at-rest"}
 	if !slices.Equal(names, want) {
 		t.Fatalf("ratios of %q, want %q\n%s", names, want, &out)
 	}
 	for _, want := range []string{
 		"ratio local-allowed 1.476 1.455 1.500\n  at least 0.93: reached\n",
 		"ratio shared-refused 1.083 1.082 1.083\n  at least 1.7, aim 2: not reached, by 0.617\n",
+		"ratio token-bucket-allowed 1.149 1.149 1.150\n  at least 1.1: reached\n",
+		"ratio token-bucket-refused 1.149 1.149 1.150\n  at least 1.6: not reached, by 0.451\n",
+		"ratio sliding-log-allowed 1.199 1.198 1.200\n",
 		"ratio latency-at-rest 1.030 1.030 1.030\n  at most 1.05: reached\n",
 		"store commands a request shared-allowed 1.000\n  at most 0.25: not reached, by 0.75\n",
 		"bytes a client local 120\n  at most 400: reached\n",
@@ -210,13 +228,16 @@ func TestPrintedRatios(t *testing.T) {
 func TestPrintedParts(t *testing.T) {
 	t.Parallel()
 	for part, want := range map[string]string{
-		"latency":  "ratio latency-at-rest ",
-		"memory":   "bytes a client local ",
-		"decision": "256 clients, one key   4000 decisions in a second, 0.500 calls each, 7.2 us a call on average\n",
+		"algorithms": "ratio sliding-log-refused ",
+		"latency":    "ratio latency-at-rest ",
+		"memory":     "bytes a client local ",
+		"decision":   "256 clients, one key   4000 decisions in a second, 0.500 calls each, 7.2 us a call on average\n",
 	} {
 		r := made()
 		one := &report{about: r.about, plan: r.plan}
 		switch part {
+		case "algorithms":
+			one.algorithms = r.algorithms
 		case "latency":
 			one.rest = r.rest
 		case "memory":
@@ -268,6 +289,9 @@ func TestMarkdown(t *testing.T) {
 		"takes 120 bytes",
 		"| after the edge | 6.00 | 2.50 | 7.00 |\n",
 		strings.TrimSpace(why),
+		"| Traefik rateLimit, with redis | allowed | 20100 |  | |  |  |  | 50 | 7 | 0.00 | 0.00 |\n",
+		"| Gatequota, token-bucket | refused | 23100 | **1.15** | 1.15 | 1.15 | at least 1.6 | not reached, by 0.451 | 50 | 7 | 0.00 | 0.00 |\n",
+		"3 rounds of their\nown, 2s a route.",
 		"| Gatequota, mode shared | allowed | 50 | 50 | 7 | 7 | 1.00 | 0.00 |\n",
 		"  Nobody else was there.\n",
 		"Medians of 3 rounds.",

@@ -6,7 +6,7 @@
 //
 // Every round loads each route once, so that what else the machine does falls on
 // all of them alike: only ratios within one round are worth comparing. Then come
-// requests over one connection, the memory of tracked clients, and decisions
+// rounds of all algorithms, requests over one connection, the memory of tracked clients, and decisions
 // without a gateway around them. It prints what it finds, whatever that is, beside
 // what was wanted, and writes docs/performance.md and docs/performance.svg. No
 // figure makes it fail; a route that answers otherwise than it should does.
@@ -46,20 +46,37 @@ type plan struct {
 
 // The parts of a report.
 const (
-	partRates    = "rates"    // requests per second of each route
-	partLatency  = "latency"  // of a request over one connection
-	partMemory   = "memory"   // of tracked clients, and the pause when they are dropped
-	partDecision = "decision" // what a decision alone takes, and where
+	partRates      = "rates"      // requests per second of each route
+	partAlgorithms = "algorithms" // the same of each algorithm
+	partLatency    = "latency"    // of a request over one connection
+	partMemory     = "memory"     // of tracked clients, and the pause when they are dropped
+	partDecision   = "decision"   // what a decision alone takes, and where
 )
+
+// partNames names all parts, for people.
+const partNames = "rates, algorithms, latency, memory or decision"
 
 // measures tells whether a part is to be measured.
 func (p plan) measures(part string) bool { return p.only == "" || p.only == part }
+
+// loads tells whether any route is loaded.
+func (p plan) loads() bool { return p.measures(partRates) || p.measures(partAlgorithms) }
+
+// algorithmRounds returns how often each route of the algorithms is loaded, and how long
+// each time: less than others, for the sake of the time that all takes.
+func (p plan) algorithmRounds() (rounds int, duration time.Duration) {
+	return min(p.rounds, 5), min(p.duration, 2*time.Second)
+}
 
 // needs returns about how long a plan takes.
 func (p plan) needs() time.Duration {
 	sum := 10 * time.Second
 	if p.measures(partRates) {
 		sum += time.Duration(p.rounds*len(routes))*(p.duration+100*time.Millisecond) + time.Duration(len(routes))*warmUpMany
+	}
+	if p.measures(partAlgorithms) {
+		rounds, duration := p.algorithmRounds()
+		sum += time.Duration(len(algorithmRoutes)) * (time.Duration(rounds)*(duration+100*time.Millisecond) + warmUp)
 	}
 	if p.measures(partLatency) {
 		sum += time.Duration((p.rounds+1)*restRequests*len(restRoutes)) * 400 * time.Microsecond
@@ -89,7 +106,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.IntVar(&p.rounds, "rounds", 7, "how often each route is loaded")
 	flags.DurationVar(&p.duration, "duration", 3*time.Second, "how long each time, in whole seconds")
 	flags.IntVar(&p.connections, "connections", 32, "how many connections wrk keeps busy")
-	flags.StringVar(&p.only, "only", "", "measure one `part` and write no report: rates, latency, memory or decision")
+	flags.StringVar(&p.only, "only", "", "measure one `part` and write no report: "+partNames)
 	flags.StringVar(&p.note, "note", "", "a `sentence` about the machine to write into the report")
 	docs := flags.String("docs", filepath.Join(lab.Root(), "docs"), "the `folder` to write performance.md and performance.svg to; empty writes nothing")
 	profile := flags.String("profile", "", "a `folder` to write profiles of Traefik under load to, after the rounds; empty takes none")
@@ -101,10 +118,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	switch p.only {
 	case "":
-	case partRates, partLatency, partMemory, partDecision:
+	case partRates, partAlgorithms, partLatency, partMemory, partDecision:
 		*docs = ""
 	default:
-		fmt.Fprintf(stderr, "bench: -only %q: rates, latency, memory or decision\n", p.only)
+		fmt.Fprintf(stderr, "bench: -only %q: %s\n", p.only, partNames)
 		return 2
 	}
 	if flags.NArg() > 0 || p.rounds < 1 || p.connections < 1 || p.duration < time.Second || p.duration%time.Second != 0 {
@@ -113,13 +130,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	wrk := ""
 	var err error
-	if p.measures(partRates) {
+	if p.loads() {
 		if wrk, err = exec.LookPath("wrk"); err != nil {
 			fmt.Fprintln(stderr, "bench: wrk is not installed; scripts/install-e2e.sh installs it")
 			return 1
 		}
 	}
-	if p.measures(partRates) || p.measures(partLatency) {
+	if p.loads() || p.measures(partLatency) {
 		// Building Traefik may take long, and only the measuring is bounded.
 		err = lab.Outside(ctx, func(t testing.TB) { lab.TraefikBinary(t) })
 	}
@@ -136,7 +153,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 				write(t, stdout, filepath.Join(*docs, "performance.md"), report.markdown())
 				write(t, stdout, filepath.Join(*docs, "performance.svg"), report.svg())
 			}
-			if *profile != "" && b.measures(partRates) {
+			if *profile != "" {
 				b.profile(t, *profile)
 			}
 		})

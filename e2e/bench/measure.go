@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,6 +32,10 @@ type bench struct {
 	store     *lab.Store
 	traefik   *lab.Traefik
 	about     about
+
+	window   time.Duration // of all our limits but those of logs
+	windowID int64
+	counted  map[string]int64 // requests that the store should know of, by route
 }
 
 // about says what was measured, and where.
@@ -47,7 +54,7 @@ func (b *bench) setUp(t testing.TB) {
 		t.Fatal(err)
 	}
 	b.about.valkey = field(info, "valkey_version:")
-	if b.measures(partRates) || b.measures(partLatency) {
+	if b.loads() || b.measures(partLatency) {
 		b.setUpTraefik(t)
 	}
 	fmt.Fprintf(b.out, "Traefik %s, Valkey %s, wrk %s; %d cores, load average %s; about %s\n",
@@ -62,7 +69,8 @@ func (b *bench) setUpTraefik(t testing.TB) {
 			t.Fatal(err)
 		}
 	}
-	window, _ := lab.QuietWindow(time.Now())
+	window, id := lab.QuietWindow(time.Now())
+	b.window, b.windowID = window, id
 	b.traefik = lab.NewTraefik(t, lab.TraefikOptions{LogLevel: "ERROR"}, configuration(t, b.store.Addr(), lab.NewApp(t, 2).URLs, window))
 	var version struct{ Version string }
 	if err := json.Unmarshal([]byte(b.traefik.Get("/api/version")), &version); err != nil {
@@ -74,8 +82,14 @@ func (b *bench) setUpTraefik(t testing.TB) {
 // measure measures all parts that are wanted.
 func (b *bench) measure(t testing.TB) *report {
 	r := &report{about: b.about, plan: b.plan}
+	b.counted = map[string]int64{}
 	if b.measures(partRates) {
-		r.results = b.rates(t)
+		r.results = b.rates(t, routes, b.rounds, b.duration)
+	}
+	if b.measures(partAlgorithms) {
+		b.seed(t)
+		rounds, duration := b.algorithmRounds()
+		r.algorithms = b.rates(t, algorithmRoutes, rounds, duration)
 	}
 	if b.measures(partLatency) {
 		r.rest = b.atRest(t)
@@ -89,20 +103,19 @@ func (b *bench) measure(t testing.TB) *report {
 	return r
 }
 
-// rates loads the routes, round by round.
-func (b *bench) rates(t testing.TB) map[string]*result {
-	fmt.Fprintf(b.out, "%d rounds of %d routes, %s each, over %d connections\n", b.rounds, len(routes), b.duration, b.connections)
+// rates loads some routes, round by round.
+func (b *bench) rates(t testing.TB, routes []route, rounds int, duration time.Duration) map[string]*result {
+	fmt.Fprintf(b.out, "%d rounds of %d routes, %s each, over %d connections\n", rounds, len(routes), duration, b.connections)
 	results := map[string]*result{}
-	counted := map[string]int64{} // requests that the store should know of, by route
 	for _, route := range routes {
 		results[route.name] = &result{}
 		seconds := warmUp
 		if route.many {
 			seconds = warmUpMany
 		}
-		counted[route.name] += b.once(t, route, seconds).Requests
+		b.counted[route.name] += b.once(t, route, seconds).Requests
 	}
-	for round := range b.rounds {
+	for round := range rounds {
 		fmt.Fprintf(b.out, "round %d:", round+1)
 		for i := range routes {
 			route := routes[i]
@@ -110,7 +123,7 @@ func (b *bench) rates(t testing.TB) map[string]*result {
 				route = routes[len(routes)-1-i]
 			}
 			before := b.work(t)
-			l := b.once(t, route, b.duration)
+			l := b.once(t, route, duration)
 			after := b.work(t)
 			result := results[route.name]
 			l.Gateway = (after.gateway - before.gateway).Microseconds()
@@ -118,24 +131,63 @@ func (b *bench) rates(t testing.TB) map[string]*result {
 			result.loads = append(result.loads, l)
 			result.scripts += after.scripts - before.scripts
 			result.commands += after.commands - before.commands
-			counted[route.name] += l.Requests
+			result.logged += after.logged - before.logged
+			b.counted[route.name] += l.Requests
 			fmt.Fprintf(b.out, " %s %.0f", route.name, l.perSecond())
 		}
 		fmt.Fprintln(b.out)
 	}
 	// A request that the store was too late for is decided faster, by the gateway.
 	for _, route := range routes {
-		if !strings.HasPrefix(route.name, "shared-") || route.refused {
+		if !route.shared || route.refused {
 			continue
 		}
-		inStore := int64(b.store.Sum("rate:" + route.name + "@file:{*"))
-		fmt.Fprintf(b.out, "counted in the store: %s %d of %d\n", route.name, min(inStore, counted[route.name]), counted[route.name])
-		if float64(inStore) < 0.999*float64(counted[route.name]) {
-			t.Fatalf("%s: the store has counted %d of %d requests", route.name, inStore, counted[route.name])
+		inStore, counted := b.inStore(t, route, results[route.name])
+		fmt.Fprintf(b.out, "counted in the store: %s %d of %d\n", route.name, min(inStore, counted), counted)
+		if float64(inStore) < 0.999*float64(counted) {
+			t.Fatalf("%s: the store has counted %d of %d requests", route.name, inStore, counted)
 		}
 	}
 	return results
 }
+
+// inStore returns how many requests of a route the store has counted, and of how many.
+func (b *bench) inStore(t testing.TB, r route, x *result) (inStore, of int64) {
+	of = b.counted[r.name]
+	switch r.algorithm {
+	case "sliding-window":
+		return int64(b.store.Sum(fmt.Sprintf("%s:sw:{*}:%d", keyHead(r), b.windowID))), of
+	case "token-bucket":
+		key := fmt.Sprintf("%s:tb:{%s}:%d", keyHead(r), clientDigest, int64(b.window.Seconds()))
+		lack, err := b.store.Client().HGet(context.Background(), key, "lack").Int64()
+		if err != nil {
+			t.Fatalf("reading %s: %v", key, err)
+		}
+		return lack / b.window.Milliseconds(), of
+	case "sliding-log":
+		// It has forgotten most of them; what was added was seen meanwhile.
+		return x.logged, x.requests()
+	}
+	return int64(b.store.Sum(keyHead(r) + ":{*")), of
+}
+
+// seed gives the sliding window a window before the one that runs, as it has one where
+// clients come all the time: the script then reads two counts and not one.
+func (b *bench) seed(t testing.TB) {
+	key := fmt.Sprintf("%s:sw:{%s}:%d", keyHead(byName["sliding-window-allowed"]), clientDigest, b.windowID-1)
+	if err := b.store.Client().Set(context.Background(), key, 1000, b.window).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keyHead is what the keys of a route begin with.
+func keyHead(r route) string { return "rate:" + r.name + "@file" }
+
+// clientDigest names the one client in keys.
+var clientDigest = func() string {
+	digest := sha256.Sum256([]byte(clientKey))
+	return hex.EncodeToString(digest[:])
+}()
 
 // load runs wrk against a route.
 func (b *bench) load(r route, duration time.Duration) (load, error) {
@@ -164,6 +216,7 @@ type work struct {
 
 	scripts  int64 // calls of scripts in the store: each is a round trip
 	commands int64 // all commands in the store, those inside of scripts included
+	logged   int64 // units that were added to logs
 }
 
 func (b *bench) work(t testing.TB) work {
@@ -187,6 +240,9 @@ func parseCommands(info string) work {
 			continue
 		}
 		w.commands += calls
+		if found[1] == "zadd" {
+			w.logged += calls
+		}
 		if found[1] == "eval" || found[1] == "evalsha" {
 			w.scripts += calls
 		}
@@ -197,8 +253,15 @@ func parseCommands(info string) work {
 // profile loads each of our routes once more and keeps Traefik's own view of it.
 func (b *bench) profile(t testing.TB, folder string) {
 	seconds := max(int(b.duration.Seconds()), 5)
-	for _, r := range routes {
-		if !r.own {
+	var all []route
+	if b.measures(partRates) {
+		all = append(all, routes...)
+	}
+	if b.measures(partAlgorithms) {
+		all = append(all, algorithmRoutes...)
+	}
+	for i, r := range all {
+		if !r.own || slices.ContainsFunc(all[:i], func(o route) bool { return o.name == r.name }) {
 			continue
 		}
 		for _, kind := range []string{"profile", "allocs"} {

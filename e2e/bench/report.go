@@ -14,16 +14,27 @@ type result struct {
 	loads    []load // one per round
 	scripts  int64  // calls of scripts in the store, in all rounds
 	commands int64  // commands in the store, in all rounds
+	logged   int64  // units that were added to logs, in all rounds
+}
+
+// requests returns how many there were in all rounds.
+func (r *result) requests() int64 {
+	requests := int64(0)
+	for _, l := range r.loads {
+		requests += l.Requests
+	}
+	return requests
 }
 
 // report is what was found of all: of each part nothing, where it was not measured.
 type report struct {
-	about     about
-	plan      plan
-	results   map[string]*result // by the name of the route
-	rest      *atRest
-	memory    *memory
-	decisions []decisions
+	about      about
+	plan       plan
+	results    map[string]*result // by the name of the route
+	algorithms map[string]*result // of algorithmRoutes
+	rest       *atRest
+	memory     *memory
+	decisions  []decisions
 }
 
 // why says what was slow and why. It is written by hand, since no figure tells.
@@ -52,11 +63,7 @@ func (r *result) of(figure func(load) float64) spread {
 
 // each returns a number of the store, per request of the route.
 func (r *result) each(n int64) float64 {
-	requests := int64(0)
-	for _, l := range r.loads {
-		requests += l.Requests
-	}
-	return float64(n) / float64(requests)
+	return float64(n) / float64(r.requests())
 }
 
 // ratio compares the requests per second of one route with those of another,
@@ -81,7 +88,10 @@ func p99(l load) float64 { return float64(l.P99) / 1000 }
 // programs too, one on each line: "ratio NAME MEDIAN MIN MAX" and the like.
 func (r *report) print(out io.Writer) {
 	if r.results != nil {
-		r.printRoutes(out)
+		printRoutes(out, routes, r.results)
+	}
+	if r.algorithms != nil {
+		printRoutes(out, algorithmRoutes, r.algorithms)
 	}
 	if r.rest != nil {
 		fmt.Fprintln(out)
@@ -101,11 +111,11 @@ func (r *report) print(out io.Writer) {
 	fmt.Fprintln(out)
 }
 
-func (r *report) printRoutes(out io.Writer) {
+func printRoutes(out io.Writer, routes []route, results map[string]*result) {
 	const layout = "%-23s %6s %6s %6s %7s %7s %7s %8s %8s %9s %10s\n"
 	fmt.Fprintf(out, "\n"+layout, "route", "req/s", "min", "max", "p50 ms", "p95 ms", "p99 ms", "gw us/r", "db us/r", "scripts/r", "commands/r")
 	for _, route := range routes {
-		x := r.results[route.name]
+		x := results[route.name]
 		rate := x.of(load.perSecond)
 		fmt.Fprintf(out, layout, route.name, whole(rate.median), whole(rate.min), whole(rate.max),
 			hundredths(x.of(p50).median), hundredths(x.of(p95).median), hundredths(x.of(p99).median),
@@ -196,6 +206,7 @@ func (r *report) markdown() string {
 	d.line("%s", strings.TrimSpace(why))
 	d.line("")
 	r.writeRoutes(d)
+	r.writeAlgorithms(d)
 	r.writeRest(d)
 	r.writeDecisions(d)
 	r.writeMemory(d)
@@ -250,6 +261,37 @@ func (r *report) writeRoutes(d *document) {
 			whole(gateway.median), whole(gateway.min), whole(store.median), whole(store.min),
 			hundredths(x.each(x.scripts)), hundredths(x.each(x.commands)))
 	}
+	d.line("")
+}
+
+func (r *report) writeAlgorithms(d *document) {
+	rounds, duration := r.plan.algorithmRounds()
+	d.line("## Algorithms")
+	d.line("")
+	d.line("Each algorithm in mode shared, beside Traefik's own limiter with redis, which is a token bucket: %d rounds of their", rounds)
+	d.line("own, %s a route. Ratios are of requests per second within a round; the rest are medians, and what the store did", duration)
+	d.line("for a request.")
+	d.line("")
+	d.line("| limiter | requests | requests/s | ratio | lowest | highest | wanted | | Traefik, µs | Valkey, µs | calls | commands |")
+	d.line("|---|---|---:|---:|---:|---:|---|---|---:|---:|---:|---:|")
+	for _, route := range algorithmRoutes {
+		x := r.algorithms[route.name]
+		compared := " | | "
+		wanted, verdict := "", ""
+		if route.against != "" {
+			s := ratio(x, r.algorithms[route.against])
+			compared = fmt.Sprintf("**%.2f** | %.2f | %.2f", s.median, s.min, s.max)
+			if target := algorithmTargets[route.name]; target != nil {
+				wanted, verdict = target.wanted(), target.verdict(s.median)
+			}
+		}
+		d.line("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |", route.title, outcome(route), whole(x.of(load.perSecond).median),
+			compared, wanted, verdict, whole(x.of(gatewayTime).median), whole(x.of(storeTime).median),
+			hundredths(x.each(x.scripts)), hundredths(x.each(x.commands)))
+	}
+	d.line("")
+	d.line("The sliding window has counts in two windows. The log is of windows of a second, so that it holds as many requests as")
+	d.line("come in one; its commands grow with the requests, since each is an entry of its own.")
 	d.line("")
 }
 
@@ -353,8 +395,9 @@ func (r *report) writeMethod(d *document) {
 	d.line("  hour), so every request but the first gets 429. A route that answers anything else ends the run, and so does one")
 	d.line("  whose requests the store has not counted.")
 	d.line("- Traefik's own limiter is a token bucket: it has no windows, and with redis it calls a script for each request, the")
-	d.line("  refused ones too. Gatequota counts in fixed windows. Its keys last until the end of the window; those of Traefik's")
-	d.line("  many clients are made to last an hour, so that neither side has to make them anew while it is measured.")
+	d.line("  refused ones too. Gatequota counts in fixed windows where no other algorithm is named. Its keys last until the end of")
+	d.line("  the window; those of Traefik's many clients are made to last an hour, so that neither side has to make them anew")
+	d.line("  while it is measured.")
 	d.line("- Gatequota sends its rate-limit fields with every answer; Traefik's own limiter has none for allowed requests.")
 	d.line("")
 	d.line("To repeat it: `make bench`, as root on Debian; for decisions alone `make bench-decision`. For rounds, durations,")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,8 +16,11 @@ type route struct {
 	name    string // its path below /, and its name in what is printed
 	title   string
 	own     bool // ours, and not Traefik's
+	shared  bool // ours, and counted in the store
 	refused bool // every request but the first is answered 429
 	many    bool // the requests are those of manyKeys clients, and not of one
+	// algorithm is ours; empty: fixed windows, or Traefik's own token bucket.
+	algorithm string
 	// against is the route of Traefik's own that it is compared with.
 	against string
 }
@@ -29,20 +33,34 @@ var routes = []route{
 	{name: "local-allowed", title: "Gatequota, mode local", own: true, against: "traefik-memory-allowed"},
 	{name: "local-allowed-bare", title: "Gatequota, mode local, without fields", own: true, against: "traefik-memory-allowed"},
 	{name: "traefik-redis-allowed", title: "Traefik rateLimit, with redis"},
-	{name: "shared-allowed", title: "Gatequota, mode shared", own: true, against: "traefik-redis-allowed"},
-	{name: "shared-allowed-bare", title: "Gatequota, mode shared, without fields", own: true, against: "traefik-redis-allowed"},
+	{name: "shared-allowed", title: "Gatequota, mode shared", own: true, shared: true, against: "traefik-redis-allowed"},
+	{name: "shared-allowed-bare", title: "Gatequota, mode shared, without fields", own: true, shared: true, against: "traefik-redis-allowed"},
 	{name: "traefik-redis-keys", title: "Traefik rateLimit, with redis", many: true},
-	{name: "shared-keys", title: "Gatequota, mode shared", own: true, many: true, against: "traefik-redis-keys"},
+	{name: "shared-keys", title: "Gatequota, mode shared", own: true, shared: true, many: true, against: "traefik-redis-keys"},
 	{name: "traefik-memory-refused", title: "Traefik rateLimit, in memory", refused: true},
 	{name: "local-refused", title: "Gatequota, mode local", own: true, refused: true, against: "traefik-memory-refused"},
 	{name: "traefik-redis-refused", title: "Traefik rateLimit, with redis", refused: true},
-	{name: "shared-refused", title: "Gatequota, mode shared", own: true, refused: true, against: "traefik-redis-refused"},
-	{name: "shared-refused-bare", title: "Gatequota, mode shared, without fields", own: true, refused: true, against: "traefik-redis-refused"},
+	{name: "shared-refused", title: "Gatequota, mode shared", own: true, shared: true, refused: true, against: "traefik-redis-refused"},
+	{name: "shared-refused-bare", title: "Gatequota, mode shared, without fields", own: true, shared: true, refused: true, against: "traefik-redis-refused"},
+}
+
+// algorithmRoutes are those of each algorithm, loaded in rounds of their own.
+var algorithmRoutes = []route{
+	{name: "traefik-redis-allowed", title: "Traefik rateLimit, with redis"},
+	{name: "shared-allowed", title: "Gatequota, fixed-window", own: true, shared: true, against: "traefik-redis-allowed"},
+	{name: "sliding-window-allowed", title: "Gatequota, sliding-window", own: true, shared: true, algorithm: "sliding-window", against: "traefik-redis-allowed"},
+	{name: "token-bucket-allowed", title: "Gatequota, token-bucket", own: true, shared: true, algorithm: "token-bucket", against: "traefik-redis-allowed"},
+	{name: "sliding-log-allowed", title: "Gatequota, sliding-log", own: true, shared: true, algorithm: "sliding-log", against: "traefik-redis-allowed"},
+	{name: "traefik-redis-refused", title: "Traefik rateLimit, with redis", refused: true},
+	{name: "shared-refused", title: "Gatequota, fixed-window", own: true, shared: true, refused: true, against: "traefik-redis-refused"},
+	{name: "sliding-window-refused", title: "Gatequota, sliding-window", own: true, shared: true, refused: true, algorithm: "sliding-window", against: "traefik-redis-refused"},
+	{name: "token-bucket-refused", title: "Gatequota, token-bucket", own: true, shared: true, refused: true, algorithm: "token-bucket", against: "traefik-redis-refused"},
+	{name: "sliding-log-refused", title: "Gatequota, sliding-log", own: true, shared: true, refused: true, algorithm: "sliding-log", against: "traefik-redis-refused"},
 }
 
 var byName = func() map[string]route {
 	all := map[string]route{}
-	for _, r := range routes {
+	for _, r := range append(slices.Clone(algorithmRoutes), routes...) {
 		all[r.name] = r
 	}
 	return all
@@ -59,6 +77,12 @@ func outcome(r route) string {
 	}
 	return "allowed"
 }
+
+// More than a machine can send in a run, and in a second, that the algorithms can count.
+const (
+	manyOf     = "100000000"
+	mostLogged = "1000000"
+)
 
 // configuration returns Traefik's dynamic configuration of all routes. Our limits
 // are for windows of a length in which no edge comes near; Traefik's own knows no
@@ -96,6 +120,15 @@ func configuration(t testing.TB, store string, replicas []string, window time.Du
 		return middleware
 	}
 	const plenty, hardlyAny = "999999999999999", "1"
+	counting := func(algorithm, limit string, more group) group {
+		middleware := own("shared", limit)
+		options := middleware["plugin"].(group)[lab.PluginName].(group)
+		options["algorithm"] = algorithm
+		for name, value := range more {
+			options[name] = value
+		}
+		return middleware
+	}
 	middlewares := group{
 		"traefik-memory-allowed": builtIn(builtInAllowed, nil),
 		"traefik-memory-refused": builtIn(builtInRefused, nil),
@@ -110,9 +143,17 @@ func configuration(t testing.TB, store string, replicas []string, window time.Du
 		"shared-keys":            own("shared", plenty),
 		"shared-refused":         own("shared", hardlyAny),
 		"shared-refused-bare":    bare("shared", hardlyAny),
+		"sliding-window-allowed": counting("sliding-window", manyOf, nil),
+		"sliding-window-refused": counting("sliding-window", hardlyAny, nil),
+		// It gains next to nothing, so what it lacks tells how many were counted.
+		"token-bucket-allowed": counting("token-bucket", hardlyAny, group{"burst": manyOf}),
+		"token-bucket-refused": counting("token-bucket", hardlyAny, nil),
+		// It holds what comes in a second, as logs of up to some thousands do.
+		"sliding-log-allowed": counting("sliding-log", mostLogged, group{"window": "1s", "maxLog": mostLogged}),
+		"sliding-log-refused": counting("sliding-log", hardlyAny, nil),
 	}
 	routers := group{}
-	for _, r := range routes {
+	for _, r := range byName {
 		router := group{"rule": fmt.Sprintf("Path(`/%s`)", r.name), "service": "app"}
 		if middlewares[r.name] != nil {
 			router["middlewares"] = []string{r.name}

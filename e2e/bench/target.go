@@ -101,6 +101,14 @@ var routeTargets = map[string]*target{
 	"shared-refused": {bound: 1.7, aim: 2},
 }
 
+// algorithmTargets are those of the ratios of algorithms, by the name of our route.
+var algorithmTargets = map[string]*target{
+	"sliding-window-allowed": {bound: 1.1},
+	"token-bucket-allowed":   {bound: 1.1},
+	"sliding-window-refused": {bound: 1.6},
+	"token-bucket-refused":   {bound: 1.6},
+}
+
 // The other targets.
 var (
 	restTarget    = &target{most: true, bound: 1.05} // median time of one request, divided by that of Traefik's own
@@ -124,6 +132,16 @@ func (r *report) figures() []figure {
 		hot := r.results[hotRoute]
 		all = append(all, figure{name: "store commands a request " + hotRoute, digits: 3, one: true, target: commandTarget,
 			title: "Calls of the store a request, one client", spread: spreadOf([]float64{hot.each(hot.scripts)})})
+	}
+	if r.algorithms != nil {
+		for _, route := range algorithmRoutes {
+			if route.algorithm == "" {
+				continue
+			}
+			all = append(all, figure{name: "ratio " + route.name, digits: 3, target: algorithmTargets[route.name],
+				title:  fmt.Sprintf("%s, %s: requests per second, divided by those of %s", route.title, outcome(route), byName[route.against].title),
+				spread: ratio(r.algorithms[route.name], r.algorithms[route.against])})
+		}
 	}
 	if r.rest != nil {
 		all = append(all, figure{name: "ratio latency-at-rest", digits: 3, target: restTarget,
