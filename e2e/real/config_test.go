@@ -87,6 +87,10 @@ func (o options) labels(middleware string) map[string]string {
 				}
 			case []string:
 				all[at] = strings.Join(value, ",")
+			case indexed:
+				for i, each := range value {
+					all[fmt.Sprintf("%s[%d]", at, i)] = each
+				}
 			default:
 				all[at] = fmt.Sprint(value)
 			}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
+	"gopkg.in/yaml.v3"
 
 	"github.com/gatequota/gatequota"
 	"github.com/gatequota/gatequota/e2e/host"
@@ -790,6 +791,104 @@ func TestListsArriveInEveryForm(t *testing.T) {
 		answers := client.Sequence([]lab.Request{from(path, "203.0.113.1"), from(path, "203.0.113.2"), from(path, "203.0.113.3")})
 		if got := answers.Tally(); got != "200: 2, 429: 1" {
 			t.Errorf("%s: %s; %s", path, got, tr.RouterError(path+"@"+provider))
+		}
+	}
+}
+
+// Lists as providers have them beside []string.
+type (
+	flow    []string // in one line of YAML
+	indexed []string // one label for each entry
+)
+
+// MarshalYAML implements yaml.Marshaler.
+func (f flow) MarshalYAML() (any, error) {
+	node := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+	for _, each := range f {
+		node.Content = append(node.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: each})
+	}
+	return node, nil
+}
+
+// Each option that is a list is taken apart in the same way, on whatever level it
+// stands: both entries are taken, and one that is wrong is named without what stood
+// around it.
+func TestEveryListIsTakenApart(t *testing.T) {
+	t.Parallel()
+	app := lab.NewApp(t, 1)
+	window, _ := lab.QuietWindow(time.Now())
+	base := options{"limit": 5, "window": window.String(), "mode": "local"}
+	// Two entries that are right, and one that is not.
+	entries := map[string][3]string{
+		"requestHeaderNames": {"X-One", "X-Two", "X Three"},
+		"excludedIPs":        {"10.0.0.0/8", "192.168.0.0/16", "10.0.0.0/33"},
+		"trustedIPs":         {"10.0.0.0/8", "192.168.0.1", "10.0.0.0.1"},
+		"ips":                {"10.0.0.0/8", "2001:db8::/32", "proxy"},
+		"paths":              {"/health", "/docs/*", "docs"},
+		"methods":            {"SEARCH", "REPORT", "SEA RCH"},
+		"endpoints":          {"store.test:6379", "", "store.test:x"},
+	}
+	forms := map[string]struct {
+		provider string
+		of       func(a, b string) any
+	}{
+		"block":   {"file", func(a, b string) any { return []string{a, b} }},
+		"flow":    {"file", func(a, b string) any { return flow{a, b} }},
+		"scalar":  {"file", func(a, b string) any { return a + "," + b }},
+		"blanks":  {"file", func(a, b string) any { return " " + a + " ,\t" + b + " " }},
+		"label":   {"docker", func(a, b string) any { return a + "," + b }},
+		"l-blank": {"docker", func(a, b string) any { return " " + a + ", " + b + " " }},
+		"l-index": {"docker", func(a, b string) any { return indexed{a, b} }},
+	}
+	byProvider := map[string]map[string]options{"file": {}, "docker": {}}
+	wants := map[string]string{} // what routers are told, by their name and provider
+	lists := 0
+	optionLevels(reflect.TypeFor[gatequota.Config](), "", func(of reflect.Type, prefix string) {
+		for name, field := range optionFields(of) {
+			if field.Kind() != reflect.Slice || field.Elem().Kind() != reflect.String {
+				continue
+			}
+			lists++
+			option, e := prefix+name, entries[name]
+			if e[0] == "" {
+				t.Errorf("this test has no entries for the option %s", option)
+			}
+			on := base
+			if strings.HasPrefix(option, "rules[0].") {
+				on = base.with("rules[0].name", "own", "rules[0].path", "/x")
+			}
+			for form, f := range forms {
+				right, wrong := fmt.Sprintf("%s-%d-right", form, lists), fmt.Sprintf("%s-%d-wrong", form, lists)
+				switch name {
+				case "endpoints": // there can be only one
+					wants[wrong+"@"+f.provider] = `option valkey.endpoints: "2 entries"`
+				case "methods":
+					wants[wrong+"@"+f.provider] = fmt.Sprintf("option %s: %q", option, e[2])
+				default:
+					wants[wrong+"@"+f.provider] = fmt.Sprintf("option %s[1]: %q", option, e[2])
+				}
+				byProvider[f.provider][wrong] = on.with(option, f.of(e[0], e[2]))
+				if e[1] != "" {
+					wants[right+"@"+f.provider] = ""
+					byProvider[f.provider][right] = on.with(option, f.of(e[0], e[1]))
+				}
+			}
+		}
+	})
+	if lists < 15 {
+		t.Errorf("only %d lists are tried", lists)
+	}
+	// The file provider of Traefik itself marks lists inside its texts so. What comes from
+	// elsewhere and looks like that is no list of addresses.
+	const marked = "║24║10.0.0.0/8║192.168.0.0/16"
+	byProvider["docker"]["l-marked"] = base.with("ipStrategy.excludedIPs", marked)
+	wants["l-marked@docker"] = fmt.Sprintf("option ipStrategy.excludedIPs[0]: %q", marked)
+
+	tr := lab.NewTraefik(t, lab.TraefikOptions{Docker: lab.Labels(t, app.URLs[0], labelled(byProvider["docker"]))}, each(app, byProvider["file"]).yaml(t))
+	for router, want := range wants {
+		if got := tr.RouterError(router); !strings.Contains(got, want) || want == "" && got != "" {
+			name, provider, _ := strings.Cut(router, "@")
+			t.Errorf("%s: %q, want %q; the options are %v", router, got, want, byProvider[provider][name])
 		}
 	}
 }
