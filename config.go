@@ -96,8 +96,9 @@ type LimitConfig struct {
 
 // RuleConfig is a rule: conditions, all of which must hold and of which there is at
 // least one, and what is different where they do. What it does not set is as in Config.
-// With Limit, Window, Limits, Algorithm or Burst it counts apart, under its own name;
-// without them it shares the counts of Config.
+// With Limit, Window, Limits, Algorithm, Burst or SourceCriterion it counts apart, under
+// its own name; without them it shares the counts of Config, and has its Overrides. Its
+// Plans it has unless it has limits of its own.
 type RuleConfig struct {
 	// Name tells it from other rules and from Limits. Letters, digits and @._- are
 	// allowed. Required.

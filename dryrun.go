@@ -10,10 +10,10 @@ import (
 	"github.com/gatequota/gatequota/reply"
 )
 
-// dryRunEvery is the least time between two summaries of the dry run of one middleware.
+// dryRunEvery is the least time between two summaries of the dry run of one policy.
 const dryRunEvery = time.Minute
 
-// A dryRun is what came of the requests of a middleware that were not refused, whatever
+// A dryRun is what came of the requests under a policy that were not refused, whatever
 // was decided.
 type dryRun struct {
 	requests, refused int64
@@ -22,14 +22,18 @@ type dryRun struct {
 
 var (
 	dryRunsMu sync.Mutex
-	dryRuns   = map[string]*dryRun{} // by middleware; they outlive a reload
+	dryRuns   = map[string]*dryRun{} // by middleware and rule; they outlive a reload
 )
 
 // noteDryRun tells the client, and now and then the log, what would have become of a
 // request.
-func (m *ruled) noteDryRun(w http.ResponseWriter, t *tier, refused bool) {
+func (m *ruled) noteDryRun(w http.ResponseWriter, p *policy, t *tier, refused bool) {
 	reply.WriteDryRun(t.fields, w.Header(), refused)
-	text := countDryRun(m.name, refused, time.Now())
+	name := m.name
+	if p.name != "" {
+		name += ": rule " + p.name
+	}
+	text := countDryRun(name, refused, time.Now())
 	if text != "" {
 		fmt.Fprintln(os.Stderr, text)
 	}

@@ -70,28 +70,36 @@ func simple(s *setting) bool {
 
 // equip makes the limiters of a policy.
 func equip(ctx context.Context, p *policy, common *limiter.Settings, now time.Time) {
-	tiers := []*tier{p.ordinary}
-	for _, t := range p.values {
-		tiers = append(tiers, t)
+	var all []*limiter.Settings
+	for _, l := range p.ordinary.limits {
+		all = append(all, limiterSettings(common, p, l))
 	}
-	for _, t := range p.hashes {
-		tiers = append(tiers, t)
+	if len(all) == 1 && p.cost == 1 && p.algorithm == window.Fixed {
+		p.ordinary.one = limiter.New(ctx, all[0], now)
+	} else {
+		p.ordinary.several = limiter.NewSeveral(ctx, all, p.cost, now)
 	}
+	equipTiers(p.ordinary, p.values)
+	equipTiers(p.ordinary, p.hashes)
 	if p.plans != nil {
-		for _, t := range p.plans.values {
-			tiers = append(tiers, t)
-		}
+		equipTiers(p.ordinary, p.plans.values)
 	}
+}
+
+// equipTiers makes the limiters of tiers that differ from the ordinary one in how high
+// their limits are.
+func equipTiers(ordinary *tier, tiers map[string]*tier) {
 	for _, t := range tiers {
-		var all []*limiter.Settings
+		if ordinary.one != nil {
+			t.one = limiter.WithLimit(ordinary.one, t.limits[0].limit)
+			continue
+		}
+		var limits, bursts []int64
 		for _, l := range t.limits {
-			all = append(all, limiterSettings(common, p, l))
+			limits = append(limits, l.limit)
+			bursts = append(bursts, l.burst)
 		}
-		if len(all) == 1 && p.cost == 1 && p.algorithm == window.Fixed {
-			t.one = limiter.New(ctx, all[0], now)
-		} else {
-			t.several = limiter.NewSeveral(ctx, all, p.cost, now)
-		}
+		t.several = limiter.SeveralWithLimits(ordinary.several, limits, bursts)
 	}
 }
 

@@ -25,11 +25,14 @@ type ruled struct {
 	local    bool
 	secret   string
 	guard    *limiter.Guard // nil: none
+	dryRun   bool           // of all policies
 }
 
 func newRuled(next http.Handler, s *setting, name string, now time.Time) *ruled {
 	m := &ruled{next: next, name: name, policies: s.policies, local: s.common.Store == nil, secret: s.secret}
+	m.dryRun = true
 	for _, p := range s.policies {
+		m.dryRun = m.dryRun && p.dryRun
 		m.matches = append(m.matches, p.match)
 		m.paths = m.paths || len(s.policies) > 1 || p.exempt != nil
 	}
@@ -103,12 +106,20 @@ func exempt(p *policy, req *http.Request, path *rule.Path) bool {
 
 // serveNameless serves a request that lacks what clients are told apart by.
 func (m *ruled) serveNameless(w http.ResponseWriter, req *http.Request, p *policy) {
-	if p.criterion.OnMissing == source.MissingRefuse {
-		if !p.dryRun {
-			reply.Reject(w, req)
+	refused := p.criterion.OnMissing == source.MissingRefuse
+	if refused && !p.dryRun {
+		reply.Reject(w, req)
+		return
+	}
+	if m.guard != nil {
+		retryAfter := limiter.TakeGuard(m.guard, time.Since(limiter.Began), p.cost)
+		if retryAfter > 0 {
+			m.serveGuarded(w, req, p, p.ordinary, retryAfter)
 			return
 		}
-		m.noteDryRun(w, p.ordinary, true)
+	}
+	if refused {
+		m.noteDryRun(w, p, p.ordinary, true)
 	}
 	m.next.ServeHTTP(w, req)
 }
@@ -134,11 +145,12 @@ func (m *ruled) serveClient(w http.ResponseWriter, req *http.Request, p *policy,
 		limiter.TakeShared(t.one, client, at, d)
 	}
 	tell(w, t, d)
-	if m.guard != nil && !d.Allowed {
+	// What passes all the same is for the guard to count, unless it is itself on trial.
+	if m.guard != nil && !d.Allowed && (!p.dryRun || m.dryRun) {
 		limiter.GiveBack(m.guard, at, p.cost)
 	}
 	if p.dryRun {
-		m.noteDryRun(w, t, !d.Allowed)
+		m.noteDryRun(w, p, t, !d.Allowed)
 	} else if !d.Allowed {
 		refuse(w, req, t, d)
 		return
@@ -153,7 +165,7 @@ func (m *ruled) serveGuarded(w http.ResponseWriter, req *http.Request, p *policy
 		reply.Unavailable(t.fields, w, req, retryAfter)
 		return
 	}
-	m.noteDryRun(w, t, true)
+	m.noteDryRun(w, p, t, true)
 	m.next.ServeHTTP(w, req)
 }
 

@@ -106,12 +106,11 @@ var (
 
 // takenNames are headers of an answer whose meaning is not ours to change.
 var takenNames = map[string]bool{
-	"Access-Control-Expose-Headers": true,
-	"Age":                           true, "Allow": true, "Alt-Svc": true, "Cache-Control": true, "Connection": true, "Content-Encoding": true,
-	"Content-Length": true, "Content-Range": true, "Content-Type": true, "Date": true, "Etag": true, "Expires": true,
+	"Age": true, "Allow": true, "Alt-Svc": true, "Cache-Control": true, "Connection": true, "Content-Disposition": true, "Content-Encoding": true,
+	"Content-Length": true, "Content-Range": true, "Content-Security-Policy": true, "Content-Type": true, "Date": true, "Etag": true, "Expires": true,
 	"Grpc-Message": true, "Grpc-Status": true,
-	"Keep-Alive": true, "Last-Modified": true, "Location": true, "Proxy-Authenticate": true, "Proxy-Connection": true,
-	"Ratelimit": true, "Ratelimit-Policy": true, "Retry-After": true, "Server": true, "Set-Cookie": true, "Te": true,
+	"Keep-Alive": true, "Last-Modified": true, "Link": true, "Location": true, "Proxy-Authenticate": true, "Proxy-Connection": true,
+	"Ratelimit": true, "Ratelimit-Policy": true, "Retry-After": true, "Server": true, "Set-Cookie": true, "Strict-Transport-Security": true, "Te": true,
 	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Vary": true, "Www-Authenticate": true,
 	"X-Content-Type-Options": true, "X-Ratelimit-Dry-Run": true,
 	"X-Ratelimit-Limit": true, "X-Ratelimit-Remaining": true, "X-Ratelimit-Reset": true,
@@ -149,6 +148,11 @@ func check(config *Config, name string) (*setting, error) {
 	store := o.store(&config.Valkey, shared)
 	if o.err == nil {
 		s.common.FallbackLimit, s.common.FallbackGateways = o.fallback(&config.Fallback, lowest(top.ordinary.limits))
+		for _, p := range s.policies {
+			if config.Fallback.Limit != nil && p.cost > s.common.FallbackLimit {
+				o.refuse("fallback.limit", strconv.FormatInt(s.common.FallbackLimit, 10), "no request would pass that costs "+strconv.FormatInt(p.cost, 10))
+			}
+		}
 	}
 	if o.err != nil {
 		return nil, o.err
@@ -191,7 +195,8 @@ func (o *options) told(config *Config) *told {
 		if decision != "" && !tokenPattern.MatchString(decision) {
 			o.refuse("decisionHeader", decision, "it must be the name of a header, or empty to send none")
 		}
-		if takenNames[textproto.CanonicalMIMEHeaderKey(decision)] {
+		canonical := textproto.CanonicalMIMEHeaderKey(decision)
+		if takenNames[canonical] || strings.HasPrefix(canonical, "Access-Control-") {
 			o.refuse("decisionHeader", decision, "this header means something else")
 		}
 		t.decision = &decision
@@ -215,14 +220,16 @@ func (o *options) told(config *Config) *told {
 // top; without top it is that itself.
 func (o *options) policy(path string, r *RuleConfig, top *policy, scope string, t *told) *policy {
 	p := &policy{options: r, match: &rule.Match{}, cost: 1, onStoreFailure: limiter.Local}
-	apart := true // counts of its own
+	limited, apart := true, true // limits and counts of its own
 	if top != nil {
 		*p = *top
 		p.options = r
 		p.match = &rule.Match{}
 		p.name = o.name(path+"name", r.Name, o.names)
 		o.conditions(path, r, p.match)
-		apart = r.Limit != nil || r.Window != nil || len(r.Limits) > 0 || r.Algorithm != nil || r.Burst != nil
+		limited = r.Limit != nil || r.Window != nil || len(r.Limits) > 0 || r.Algorithm != nil || r.Burst != nil
+		// Under the same names, other clients would be taken for those of the top level.
+		apart = limited || r.SourceCriterion != nil
 	}
 	if r.Algorithm != nil {
 		p.algorithm = algorithms[o.choice(path+"algorithm", r.Algorithm, "fixed-window", "sliding-window", "sliding-log", "token-bucket")]
@@ -256,7 +263,11 @@ func (o *options) policy(path string, r *RuleConfig, top *policy, scope string, 
 			most = l.burst
 		}
 		if o.err == nil && p.cost > most {
-			o.refuse(path+"cost", strconv.FormatInt(p.cost, 10), "a request may cost no more than the "+name+", which is "+strconv.FormatInt(most, 10))
+			want := "a request may cost no more than the " + name + ", which is " + strconv.FormatInt(most, 10)
+			if r.Cost == nil {
+				want = "this is the cost of the top level, and " + want
+			}
+			o.refuse(path+"cost", strconv.FormatInt(p.cost, 10), want)
 		}
 	}
 	if o.err != nil {
@@ -275,7 +286,7 @@ func (o *options) policy(path string, r *RuleConfig, top *policy, scope string, 
 	switch {
 	case r.Plans != nil:
 		p.plans = o.plans(path+"plans.", r.Plans, p, scope)
-	case !apart:
+	case !limited:
 		p.plans = o.plans("plans.", top.options.Plans, p, scope)
 	}
 	p.values = nil
@@ -283,7 +294,7 @@ func (o *options) policy(path string, r *RuleConfig, top *policy, scope string, 
 	switch {
 	case len(r.Overrides) > 0:
 		o.overrides(path, r.Overrides, p, scope)
-	case !apart && r.SourceCriterion == nil:
+	case !apart:
 		o.overrides("", top.options.Overrides, p, scope)
 	}
 	return p
@@ -330,21 +341,29 @@ func (o *options) limits(path string, r *RuleConfig, top *policy, algorithm wind
 		name = o.text(path+"name", r.Name)
 		names = map[string]bool{}
 	}
-	if len(r.Limits) == 0 {
+	list := r.Limits
+	if len(list) == 0 && r.Limit == nil && r.Window == nil && r.Burst == nil {
+		list = base.Limits
+	}
+	if len(list) == 0 {
 		l := limit{name: name, limit: o.limit(path+"limit", or(r.Limit, base.Limit)), window: o.window(path+"window", or(r.Window, base.Window))}
-		o.burst(path+"burst", or(r.Burst, base.Burst), algorithm, &l)
+		burst := r.Burst
+		if r.Limit == nil && algorithm == window.Bucket {
+			burst = or(r.Burst, base.Burst) // that of another limit would be none of this one
+		}
+		o.burst(path+"burst", burst, algorithm, &l)
 		o.countable(path+"limit", algorithm, &l)
 		return []limit{l}
 	}
 	if r.Limit != nil || r.Window != nil || r.Burst != nil {
 		o.fail(fmt.Errorf("option %slimits: limit, window or burst is set beside it; put them into the list", path))
 	}
-	if len(r.Limits) > maxLimits {
-		o.refuse(path+"limits", strconv.Itoa(len(r.Limits))+" entries", "up to "+strconv.Itoa(maxLimits)+" limits are supported")
+	if len(list) > maxLimits {
+		o.refuse(path+"limits", strconv.Itoa(len(list))+" entries", "up to "+strconv.Itoa(maxLimits)+" limits are supported")
 	}
 	var limits []limit
-	for i := range r.Limits {
-		l := &r.Limits[i]
+	for i := range list {
+		l := &list[i]
 		at := path + "limits[" + strconv.Itoa(i) + "]."
 		own := o.name(at+"name", l.Name, names)
 		full := own
@@ -352,7 +371,11 @@ func (o *options) limits(path string, r *RuleConfig, top *policy, algorithm wind
 			full = name + ":" + own
 		}
 		each := limit{name: full, own: own, limit: o.limit(at+"limit", l.Limit), window: o.window(at+"window", l.Window)}
-		o.burst(at+"burst", l.Burst, algorithm, &each)
+		burst := l.Burst
+		if len(r.Limits) == 0 && algorithm != window.Bucket {
+			burst = nil // the top level has buckets, and this rule has none
+		}
+		o.burst(at+"burst", burst, algorithm, &each)
 		o.countable(at+"limit", algorithm, &each)
 		limits = append(limits, each)
 	}

@@ -143,17 +143,16 @@ func ask(b *batch) {
 		prepare(b, deadline)
 	}
 	calls := detach(b)
-	if b.err == nil {
-		if len(calls) > 0 {
-			askFor(b, calls, deadline)
-		}
-		if b.over > 0 && !b.broken {
-			askOver(b, deadline)
-		}
-		// Trouble with some keys is not that of others.
-		if len(b.groups) > 0 && (!b.broken || b.err == nil && s.conn != nil) {
-			askGroups(b, deadline)
-		}
+	if b.err != nil {
+		return
+	}
+	if len(b.groups) > 0 {
+		askMixed(b, calls, deadline)
+		return
+	}
+	askFor(b, calls, deadline)
+	if b.over > 0 && !b.broken {
+		askOver(b, deadline)
 	}
 }
 
@@ -185,7 +184,16 @@ func askOver(b *batch, deadline time.Time) {
 		b.err = lostAfter()
 		return
 	}
-	s.ledger.mu.Lock()
+	askFor(b, moveOver(b), deadline)
+	if b.over > 0 {
+		clockIsWrong(s)
+	}
+}
+
+// moveOver moves the requests whose window is over to the next one, and returns the calls
+// for them.
+func moveOver(b *batch) []string {
+	b.store.ledger.mu.Lock()
 	b.locks = true
 	var over []*slot
 	for _, sl := range b.asking {
@@ -197,11 +205,8 @@ func askOver(b *batch, deadline time.Time) {
 	b.over = 0
 	calls := encode(b)
 	b.locks = false
-	s.ledger.mu.Unlock()
-	askFor(b, calls, deadline)
-	if b.over > 0 {
-		clockIsWrong(s)
-	}
+	b.store.ledger.mu.Unlock()
+	return calls
 }
 
 // lostAfter says that the server closed the connection behind an answer.

@@ -122,6 +122,14 @@ func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 	return l
 }
 
+// WithLimit returns a limiter that differs from l in how high its limit is, 1 to
+// window.MaxCount. It counts in the same counts.
+func WithLimit(l *Limiter, limit int64) *Limiter {
+	other := *l
+	other.limit = limit
+	return &other
+}
+
 // An interpreter makes each call pay for all variables of the function, those of
 // branches not taken too. So the two ways to take a request are functions of their
 // own, what is rare is left to others, and what could be one call less is:

@@ -24,7 +24,7 @@ type Several struct {
 	share          window.Share
 	script         *resp.Script
 	head           string // of a call of the script
-	id             string // what tells it apart from all others
+	id             string // what tells it apart from those of which a request is another matter
 	refuses        bool   // no request will ever pass
 }
 
@@ -61,7 +61,6 @@ func NewSeveral(ctx context.Context, limits []*Settings, cost int64, now time.Ti
 		q.ledger = l.ledger
 		q.onStoreFailure = l.onStoreFailure
 		q.share = window.Share{Own: l.fallbackLimit, Gateways: l.fallbackGateways}
-		q.refuses = q.refuses || cost > window.Capacity(limit)
 	}
 	prepareCalls(q)
 	return q
@@ -73,7 +72,25 @@ func prepareCalls(q *Several) {
 	a := kinds[q.limits[0].Algorithm]
 	q.script = a.script
 	q.head = resp.CallHead(a.script, k*a.keys, a.args+k*a.each)
-	q.id = newName() + " "
+	q.refuses = false
+	q.id = strconv.FormatInt(q.cost, 10)
+	for i, l := range q.limits {
+		q.refuses = q.refuses || q.cost > window.Capacity(l)
+		q.id += " " + q.tables[i].head + " " + strconv.FormatInt(l.Length, 10) + " " + strconv.FormatInt(l.Limit, 10) + " " + strconv.FormatInt(l.Burst, 10)
+	}
+	q.id += "\x00"
+}
+
+// SeveralWithLimits returns a limiter that differs from q in how high its limits are, in
+// their order, and, for buckets, in their bursts. It counts in the same counts.
+func SeveralWithLimits(q *Several, limits, bursts []int64) *Several {
+	other := *q
+	other.limits = nil
+	for i, l := range q.limits {
+		other.limits = append(other.limits, &window.Limit{Algorithm: l.Algorithm, Limit: limits[i], Length: l.Length, Burst: bursts[i]})
+	}
+	prepareCalls(&other)
+	return &other
 }
 
 // A group is one client's part of a batch, where its requests count under several limits.
@@ -261,12 +278,16 @@ func sameAccounts(a, b []*window.Account) bool {
 	return true
 }
 
-// askGroups makes the calls for the groups of a batch, when it is its turn; those whose
-// window is over by the store's clock are asked for again, once.
-func askGroups(b *batch, deadline time.Time) {
-	pending := b.groups
-	for try := 0; try < 2 && len(pending) > 0; try++ {
-		s := b.store
+// fixedHead begins a whole call of fixedScript.
+var fixedHead = resp.CallHead(fixedScript, 1, 4)
+
+// askMixed makes the calls for a batch that has groups, when it is its turn, in one write
+// with those for its slots. What belongs to a window that is over by the store's clock is
+// asked for again, once.
+func askMixed(b *batch, slots []string, deadline time.Time) {
+	s := b.store
+	groups := b.groups
+	for try := 0; try < 2 && len(slots)+len(groups) > 0; try++ {
 		if s.conn == nil {
 			b.broken = true
 			if b.refusal == "" {
@@ -274,26 +295,69 @@ func askGroups(b *batch, deadline time.Time) {
 			}
 			return
 		}
-		calls, of := encodeGroups(b, pending, try)
+		calls, of := encodeGroups(b, groups, try)
+		for i := len(slots) - 1; i >= 0; i-- {
+			calls = append([]string{fixedHead + slots[i]}, calls...)
+			of = append([]*resp.Script{fixedScript}, of...)
+		}
 		lines := make([]string, len(calls))
 		answered, refusals, err := resp.EvalLines(s.conn, deadline, of, calls, lines)
 		if !s.conn.Usable {
 			s.conn = nil
 		}
-		if err != nil || refusals != nil {
+		if refusals == nil {
+			refusals = make([]string, len(calls))
+		} else {
+			b.broken = true
+		}
+		if err != nil {
 			b.broken = true
 			b.err = err
-			noteGroupRefusal(b, pending, refusals)
 		}
-		pending = noteGroups(b, pending, lines, answered, refusals)
+		n := len(slots)
+		noteMixed(b, lines[:n], answered, refusals[:n])
+		noteGroupRefusal(b, groups, refusals[n:])
+		groups = noteGroups(b, groups, lines[n:], answered-n, refusals[n:])
 		if b.err != nil {
 			return
 		}
+		slots = nil
+		if b.over > 0 {
+			slots = moveOver(b)
+		}
 	}
-	if len(pending) > 0 {
-		clockIsWrong(b.store)
+	if len(groups)+b.over > 0 {
+		clockIsWrong(s)
 	}
 }
+
+// noteMixed deals out what the store answered to the slots of a batch with groups.
+func noteMixed(b *batch, lines []string, answered int, refusals []string) {
+	if len(lines) == 0 {
+		return
+	}
+	if answered > len(lines) {
+		answered = len(lines)
+	}
+	counts := make([]int64, len(lines))
+	for i := range counts {
+		n, err := strconv.ParseInt(lines[i], 10, 64)
+		if err != nil {
+			n = noCount
+		}
+		counts[i] = n
+	}
+	note(b, counts, answered, refusals)
+	for i, refusal := range refusals {
+		if refusal != "" && b.refusal == "" {
+			b.refusal = refusal
+			b.prefix = b.asking[i].table.head
+		}
+	}
+}
+
+// noCount is what no script answers.
+const noCount = -2
 
 // encodeGroups returns the calls for these groups, and the script of each.
 func encodeGroups(b *batch, groups []*group, try int) (calls []string, of []*resp.Script) {

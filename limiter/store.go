@@ -137,8 +137,14 @@ func newStore(o *StoreSettings, l *ledger) *store {
 // serve notes that a middleware with this context and table uses the store.
 func serve(ctx context.Context, s *store, t *table) {
 	s.mu.Lock()
-	s.users = append(present(s.users), user{ctx: ctx, table: t})
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	s.users = present(s.users)
+	for _, u := range s.users {
+		if u.ctx == ctx && u.table == t {
+			return
+		}
+	}
+	s.users = append(s.users, user{ctx: ctx, table: t})
 }
 
 // present returns those of the users whose configuration is in force.

@@ -20,7 +20,7 @@ func byDigest(s *Script) string {
 }
 
 // EvalLines is EvalAll for calls of any number of keys and arguments and scripts that
-// answer with one line, a simple string. calls[i] is a whole call of scripts[i], begun with CallHead;
+// answer with one line, a simple string or an integer. calls[i] is a whole call of scripts[i], begun with CallHead;
 // lines[i] receives the text that it answers. What EvalAll says of refusals, answered,
 // err and of calls that are sent once more holds here too.
 func EvalLines(c *Conn, deadline time.Time, scripts []*Script, calls, lines []string) (answered int, refusals []string, err error) {
@@ -89,6 +89,11 @@ func readText(line []byte, readErr error) (answer, refusal string, err error) {
 		return "", "", err
 	}
 	switch kind {
+	case ':':
+		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
+			return "", "", fmt.Errorf("%w: an integer that is none", ErrProtocol)
+		}
+		return text, "", nil
 	case '+':
 		return text, "", nil
 	case '-':

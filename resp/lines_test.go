@@ -139,11 +139,11 @@ var lineBatches = []struct {
 	{"one answer too few behind an error line", 3, []string{"+1\r\n-ERR x\r\n"}, linesOutcome{2, []string{"1", ""}, []string{"", "ERR x", ""}, ErrLost, false}},
 	{"none", 3, nil, linesOutcome{0, nil, nil, ErrLost, false}},
 
-	{"an integer", 3, []string{"+1\r\n:2\r\n+3\r\n"}, linesOutcome{1, []string{"1"}, nil, ErrProtocol, false}},
+	{"an integer", 3, []string{"+1\r\n:2\r\n+3\r\n"}, linesOutcome{3, []string{"1", "2", "3"}, nil, nil, true}},
 	{"a bulk string", 2, []string{"$1\r\n1\r\n+2\r\n"}, linesOutcome{0, nil, nil, ErrProtocol, false}},
 	{"null", 2, []string{"+1\r\n$-1\r\n"}, linesOutcome{1, []string{"1"}, nil, ErrProtocol, false}},
 	{"an array", 2, []string{"+1\r\n*1\r\n+2\r\n"}, linesOutcome{1, []string{"1"}, nil, ErrProtocol, false}},
-	{"another type behind an error line", 3, []string{"-ERR x\r\n+2\r\n:3\r\n"}, linesOutcome{2, []string{"", "2"}, []string{"ERR x", "", ""}, ErrProtocol, false}},
+	{"another type behind an error line", 3, []string{"-ERR x\r\n+2\r\n$1\r\n3\r\n"}, linesOutcome{2, []string{"", "2"}, []string{"ERR x", "", ""}, ErrProtocol, false}},
 	{"a line feed alone", 2, []string{"+12\n+5\r\n"}, linesOutcome{0, nil, nil, ErrProtocol, false}},
 	{"a carriage return too many", 2, []string{"+1\r\r\n+5\r\n"}, linesOutcome{0, nil, nil, ErrProtocol, false}},
 	{"an empty error line", 1, []string{"-\r\n"}, linesOutcome{0, nil, nil, ErrProtocol, false}},
@@ -163,7 +163,7 @@ var lineBatches = []struct {
 	{"lost half-way after the body", 4, []string{noscript + "+2\r\n" + noscript + noscript, "+1\r\n"}, linesOutcome{2, []string{"1", "2"}, nil, ErrLost, false}},
 	{"lost half-way after the body, and an error", 4, []string{noscript + "-ERR x\r\n" + noscript + noscript, "+1\r\n"},
 		linesOutcome{2, []string{"1", ""}, []string{"", "ERR x", "", ""}, ErrLost, false}},
-	{"another type after the body", 2, []string{noscript + noscript, "+1\r\n:2\r\n"}, linesOutcome{1, []string{"1"}, nil, ErrProtocol, false}},
+	{"another type after the body", 2, []string{noscript + noscript, "+1\r\n$1\r\n2\r\n"}, linesOutcome{1, []string{"1"}, nil, ErrProtocol, false}},
 	{"unknown, then lost", 3, []string{noscript + "+2\r\n"}, linesOutcome{2, []string{"", "2"}, []string{unknown, "", ""}, ErrLost, false}},
 
 	// Where it is not known whose answers will follow, nothing is sent.
@@ -409,10 +409,13 @@ func plainLines(wire string, size int) (answered int, lines, refusals []string, 
 			return answered, lines, refusals, errors.Is(err, bufio.ErrBufferFull)
 		}
 		reply, err := readReply(reader(string(line)))
-		if err != nil || reply.Kind != '+' && reply.Kind != '-' {
+		if err != nil || reply.Kind != '+' && reply.Kind != '-' && reply.Kind != ':' {
 			return answered, lines, refusals, true
 		}
 		text := reply.Text
+		if reply.Kind == ':' {
+			text = strings.TrimSuffix(string(line[1:]), "\r\n")
+		}
 		if reply.Kind == '-' {
 			refusals[answered] = text
 			text = ""

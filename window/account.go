@@ -225,7 +225,7 @@ type Share struct {
 func TakeAlone(limits []*Limit, accounts []*Account, s *Share, cost, now int64, asked bool, name string, first int64, d *Decision) {
 	lefts := make([]int64, len(limits))
 	for i, l := range limits {
-		lefts[i] = shareLeft(l, accounts[i], s, now)
+		lefts[i] = shareLeft(l, accounts[i], s, cost, now)
 	}
 	if fits(lefts, cost) {
 		for i, l := range limits {
@@ -296,14 +296,14 @@ func slidingBefore(f *FixedCount, s *Share) int64 {
 }
 
 // shareLeft returns how much of a limit this gateway may let pass alone.
-func shareLeft(l *Limit, a *Account, s *Share, now int64) int64 {
+func shareLeft(l *Limit, a *Account, s *Share, cost, now int64) int64 {
 	left := Left(l, a, now)
 	switch l.Algorithm {
 	case Sliding:
 		left = SlidingLeft(a.Running.Known, slidingBefore(a.Before, s), l.Limit, a.Running.End*1000-now, l.Length*1000)
-		return share(left, a.Running.Lost+a.Running.Unsettled, a.Running.Spent, s)
+		return share(left, a.Running.Lost+a.Running.Unsettled, a.Running.Spent, cost, s)
 	case Fixed:
-		return share(left, a.Running.Lost+a.Running.Unsettled, a.Running.Spent, s)
+		return share(left, a.Running.Lost+a.Running.Unsettled, a.Running.Spent, cost, s)
 	}
 	e := a.Entry
 	if e.spentEnd <= now || e.spentEnd > now+l.Length*1000 {
@@ -311,10 +311,10 @@ func shareLeft(l *Limit, a *Account, s *Share, now int64) int64 {
 		e.spentEnd = (now/(l.Length*1000) + 1) * l.Length * 1000
 	}
 	if l.Algorithm == Exact {
-		return share(left-e.Log.others, e.Log.alone, e.spent, s)
+		return share(left-e.Log.others, e.Log.alone, e.spent, cost, s)
 	}
 	if s.Own > 0 {
-		return share(left, 0, e.spent, s)
+		return share(left, 0, e.spent, cost, s)
 	}
 	if e.aloneAt > 0 {
 		if e.aloneAt-now > l.Length*1000 {
@@ -329,8 +329,9 @@ func shareLeft(l *Limit, a *Account, s *Share, now int64) int64 {
 }
 
 // share returns the part of what is left that falls to one gateway, which has let pass so
-// much alone since the store was last heard of, and so much in this window.
-func share(left, alone, spent int64, s *Share) int64 {
+// much alone since the store was last heard of, and so much in this window. It is rounded
+// up to whole requests: else none would pass that costs more than the share.
+func share(left, alone, spent, cost int64, s *Share) int64 {
 	if s.Own > 0 {
 		if s.Own-spent < left {
 			return s.Own - spent
@@ -338,7 +339,7 @@ func share(left, alone, spent int64, s *Share) int64 {
 		return left
 	}
 	if s.Gateways > 1 {
-		return (left+alone+s.Gateways-1)/s.Gateways - alone
+		return ((left+alone)/cost+s.Gateways-1)/s.Gateways*cost - alone
 	}
 	return left
 }

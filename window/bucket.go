@@ -44,7 +44,7 @@ for i = 1, #KEYS do
   local value = redis.pcall('HMGET', KEYS[i], 'lack', 'at')
   if value.err then
     if not string.find(value.err, '^%-?WRONGTYPE') then
-      return value
+      return redis.error_reply('NOPERM reading a bucket: ' .. value.err)
     end
     redis.call('DEL', KEYS[i])
   elseif value[1] and value[2] and string.find(value[1] .. value[2], '^%d+$') and #value[1] < 17 and #value[2] < 17 and tonumber(value[1]) <= 9007199254740992 then

@@ -127,7 +127,7 @@ func FixedClient(f *FixedCount) string {
 // own is above 0, that is instead how many requests of a client in a window this
 // gateway lets pass alone, but never more than are left.
 func FixedAlone(f *FixedCount, unix, limit, own, gateways int64, asked bool, d *Decision) {
-	left := share(limit-f.Known, f.Lost+f.Unsettled, f.Spent, &Share{Own: own, Gateways: gateways})
+	left := share(limit-f.Known, f.Lost+f.Unsettled, f.Spent, 1, &Share{Own: own, Gateways: gateways})
 	d.Reset = f.End - unix
 	if left < 1 {
 		d.RetryAfter = d.Reset

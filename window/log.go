@@ -51,7 +51,7 @@ for i = 1, #KEYS do
   local dropped = redis.pcall('ZREMRANGEBYSCORE', KEYS[i], '-inf', old)
   if type(dropped) == 'table' then
     if not string.find(dropped.err, '^%-?WRONGTYPE') then
-      return dropped
+      return redis.error_reply('NOPERM changing a log: ' .. dropped.err)
     end
     redis.call('DEL', KEYS[i])
   end

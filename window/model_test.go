@@ -134,6 +134,7 @@ type modelView struct {
 	alone   int64 // what passed alone there
 	answers int   // that it got
 	at      int   // of them, when the failure under way began; -1: there was none
+	granted int64 // the part that it could take in that failure, where costs differ
 }
 
 func (m *model) log(key modelKey) *modelLog {

@@ -28,7 +28,7 @@ for i = 1, #KEYS do
   local at = 5 * i - 2
   local value = redis.pcall('GET', KEYS[i])
   if type(value) == 'table' and not string.find(value.err, '^%-?WRONGTYPE') then
-    return value
+    return redis.error_reply('NOPERM reading a count: ' .. value.err)
   end
   if type(value) == 'string' and #value < 16 and string.find(value, '^[1-9]%d*$') then
     stored[i] = tonumber(value)

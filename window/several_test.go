@@ -161,7 +161,7 @@ func TestTakeAlone(t *testing.T) {
 		{"a share of what is left", []int64{40, 0}, []int64{100, 200}, 7, 0, 2, 4},
 		{"rounded up", []int64{40, 0}, []int64{100, 200}, 1, 0, 7, 9},
 		{"of the tighter one", []int64{40, 180}, []int64{100, 200}, 2, 0, 2, 5},
-		{"a share below the cost", []int64{40, 0}, []int64{100, 200}, 20, 0, 4, 0},
+		{"a share below the cost is one request", []int64{40, 0}, []int64{100, 200}, 20, 0, 4, 1},
 		{"an amount of its own", []int64{40, 0}, []int64{100, 200}, 7, 25, 4, 3},
 		{"never more than is left", []int64{80, 0}, []int64{100, 200}, 7, 25, 4, 2},
 		{"nothing is left", []int64{100, 0}, []int64{100, 200}, 1, 25, 4, 0},
@@ -241,7 +241,7 @@ func TestSharesOfDearRequestsTogetherAreAtMostWhatIsLeft(t *testing.T) {
 			}
 		}
 		for j, limit := range limits {
-			if left := limit - known[j]; passed > left+gateways-1 {
+			if left := limit - known[j]; passed > left+(gateways-1)*cost {
 				t.Errorf("%d gateways passed %d at %d each, of %d that were left", gateways, passed, cost, left)
 			}
 		}

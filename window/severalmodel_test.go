@@ -105,6 +105,9 @@ func (m *severalModel) find(g int, client string, unix int64) []*FixedCount {
 	return counts
 }
 
+// dearest is what a request costs at most.
+const dearest = 7
+
 // extra returns the bound on what a client gets beyond a limit, as that of model.
 func (m *severalModel) extra(l *modelLog, limit int64) int64 {
 	one := &model{limit: limit, share: m.share, modes: m.modes}
@@ -305,15 +308,17 @@ func (m *severalModel) decideAlone(g int, r *severalRequest) {
 		l := m.log(keys[i])
 		v := &l.gateways[g]
 		l.failed = true
-		parts[i] = m.part(f, i)
+		parts[i] = m.part(f, i, r.cost)
 		if v.first < 0 {
 			v.first = f.Known - f.Lost - f.Unsettled
 		}
 		if v.at != v.answers {
 			v.at = v.answers
-			if parts[i] > f.Lost+f.Unsettled {
-				l.shares += parts[i] - f.Lost - f.Unsettled
-			}
+			v.granted = f.Lost + f.Unsettled
+		}
+		if parts[i] > v.granted {
+			l.shares += parts[i] - v.granted
+			v.granted = parts[i]
 		}
 	}
 	d := Decision{}
@@ -326,7 +331,7 @@ func (m *severalModel) decideAlone(g int, r *severalRequest) {
 		v := &l.gateways[g]
 		v.alone += r.cost
 		if m.share.own == 0 && f.Lost+f.Unsettled > parts[i] || m.share.own > 0 && v.alone > m.share.own || f.Known > m.limits[i] {
-			m.t.Fatalf("at %d gateway %d of %d let one pass too many: %+v, %+v", m.now, g, len(m.gateways), *f, *v)
+			m.t.Fatalf("at %d gateway %d of %d let one pass too many at a cost of %d: limit %d, part %d, %+v, %+v", m.now, g, len(m.gateways), r.cost, m.limits[i], parts[i], *f, *v)
 		}
 		if !r.done || r.group.keys[i] != keys[i] {
 			l.counted += r.cost
@@ -340,10 +345,14 @@ func (m *severalModel) decideAlone(g int, r *severalRequest) {
 	m.pass(keys, r.cost)
 }
 
-// part returns the share that a gateway may take of what it last knew to be left.
-func (m *severalModel) part(f *FixedCount, limit int) int64 {
-	one := &model{limit: m.limits[limit], share: m.share}
-	return one.part(f)
+// part returns the share that a gateway may take of what it last knew to be left, in
+// requests that cost so much.
+func (m *severalModel) part(f *FixedCount, limit int, cost int64) int64 {
+	if m.share.gateways == 1 {
+		cost = 1 // nothing is shared
+	}
+	one := &model{limit: (m.limits[limit] - f.Known + f.Lost + f.Unsettled) / cost, share: m.share}
+	return one.part(&FixedCount{}) * cost
 }
 
 // push tells the store what a gateway knows, each count by itself.
@@ -452,7 +461,8 @@ func (m *severalModel) outage() {
 			l.failed = true
 			all := l.passed
 			for _, gw := range m.gateways {
-				all += m.part(FixedFind(gw.counts[i], client, m.now), i)
+				// A part is rounded up to whole requests.
+				all += m.part(FixedFind(gw.counts[i], client, m.now), i, 1) + dearest - 1
 			}
 			if all > l.all {
 				l.all = all
@@ -481,7 +491,7 @@ func (m *severalModel) outage() {
 
 func (m *severalModel) request() {
 	g := m.random.Intn(len(m.gateways))
-	cost := []int64{1, 2, 5, 7}[m.random.Intn(4)]
+	cost := []int64{1, 2, 5, dearest}[m.random.Intn(4)]
 	m.arrive(g, &severalRequest{client: modelClients[m.random.Intn(len(modelClients))], cost: cost}, m.now-m.gateways[g].lag)
 }
 

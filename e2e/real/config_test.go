@@ -3,6 +3,7 @@ package real_test
 import (
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,35 +17,55 @@ import (
 type options map[string]any
 
 // with returns a copy with more options set: pairs of a path such as
-// "valkey.timeout" and a value. The value nil removes the option.
+// "valkey.timeout" or "rules[0].cost" and a value. The value nil removes the option.
 func (o options) with(pairs ...any) options {
 	c := o.clone()
 	for i := 0; i < len(pairs); i += 2 {
-		path := strings.Split(pairs[i].(string), ".")
-		at := c
-		for _, name := range path[:len(path)-1] {
-			next, ok := at[name].(options)
-			if !ok {
-				next = options{}
-				at[name] = next
-			}
-			at = next
-		}
-		last := path[len(path)-1]
-		if pairs[i+1] == nil {
-			delete(at, last)
-		} else {
-			at[last] = pairs[i+1]
-		}
+		c.set(strings.Split(pairs[i].(string), "."), pairs[i+1])
 	}
 	return c
+}
+
+func (o options) set(path []string, value any) {
+	name, index, listed := strings.Cut(path[0], "[")
+	switch {
+	case listed:
+		n, err := strconv.Atoi(strings.TrimSuffix(index, "]"))
+		if err != nil {
+			panic(fmt.Sprintf("%q is no entry of a list", path[0]))
+		}
+		list, _ := o[name].([]options)
+		for len(list) <= n {
+			list = append(list, options{})
+		}
+		o[name] = list
+		list[n].set(path[1:], value)
+	case len(path) > 1:
+		next, ok := o[name].(options)
+		if !ok {
+			next = options{}
+			o[name] = next
+		}
+		next.set(path[1:], value)
+	case value == nil:
+		delete(o, name)
+	default:
+		o[name] = value
+	}
 }
 
 func (o options) clone() options {
 	c := maps.Clone(o)
 	for name, value := range c {
-		if nested, ok := value.(options); ok {
+		switch nested := value.(type) {
+		case options:
 			c[name] = nested.clone()
+		case []options:
+			list := make([]options, len(nested))
+			for i, each := range nested {
+				list[i] = each.clone()
+			}
+			c[name] = list
 		}
 	}
 	return c
@@ -56,11 +77,23 @@ func (o options) labels(middleware string) map[string]string {
 	var walk func(path string, o options)
 	walk = func(path string, o options) {
 		for name, value := range o {
-			if nested, ok := value.(options); ok {
-				walk(path+"."+name, nested)
-				continue
+			at := path + "." + name
+			switch value := value.(type) {
+			case options:
+				walk(at, value)
+			case []options:
+				for i, each := range value {
+					walk(fmt.Sprintf("%s[%d]", at, i), each)
+				}
+			case []string:
+				all[at] = strings.Join(value, ",")
+			case indexed:
+				for i, each := range value {
+					all[fmt.Sprintf("%s[%d]", at, i)] = each
+				}
+			default:
+				all[at] = fmt.Sprint(value)
 			}
-			all[path+"."+name] = fmt.Sprint(value)
 		}
 	}
 	walk("traefik.http.middlewares."+middleware+".plugin."+lab.PluginName, o)
@@ -120,11 +153,15 @@ func only(app *lab.App, o options) setup {
 	}
 }
 
-// each returns a setup in which the path "/name" passes the middleware of that name.
+// pathRule returns the rule of a router for the path "/name" and all paths below it.
+func pathRule(name string) string { return "Path(`/" + name + "`) || PathPrefix(`/" + name + "/`)" }
+
+// each returns a setup in which the path "/name" and those below pass the middleware of
+// that name.
 func each(app *lab.App, middlewares map[string]options) setup {
 	s := setup{app: app, middlewares: middlewares, routers: map[string]router{}}
 	for name := range middlewares {
-		s.routers[name] = router{rule: "Path(`/" + name + "`)", middlewares: []string{name}}
+		s.routers[name] = router{rule: pathRule(name), middlewares: []string{name}}
 	}
 	return s
 }

@@ -1,19 +1,21 @@
 package real_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/BurntSushi/toml"
+	"gopkg.in/yaml.v3"
 
 	"github.com/gatequota/gatequota"
 	"github.com/gatequota/gatequota/e2e/host"
@@ -21,14 +23,14 @@ import (
 )
 
 // labelled returns the labels of middlewares and of routers that lead the path
-// "/name" through each.
+// "/name" and those below through each.
 func labelled(middlewares map[string]options) map[string]string {
 	all := map[string]string{}
 	for name, o := range middlewares {
 		for label, value := range o.labels(name) {
 			all[label] = value
 		}
-		all["traefik.http.routers."+name+".rule"] = "Path(`/" + name + "`)"
+		all["traefik.http.routers."+name+".rule"] = pathRule(name)
 		all["traefik.http.routers."+name+".middlewares"] = name + "@docker"
 		all["traefik.http.routers."+name+".service"] = "labelled"
 	}
@@ -123,128 +125,460 @@ func TestLimitIsAsWrittenOrRefused(t *testing.T) {
 	}
 }
 
-// optionPaths returns the paths of all options that a configuration type has.
-func optionPaths(of reflect.Type, prefix string) []string {
-	var paths []string
-	for i := range of.NumField() {
-		field := of.Field(i)
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if name == "-" {
-			continue
+// optionLevels calls f for each type that holds options, with what its paths begin with
+// in the options of a middleware, such as "" or "rules[0].header.".
+func optionLevels(of reflect.Type, prefix string, f func(of reflect.Type, prefix string)) {
+	f(of, prefix)
+	for name, field := range optionFields(of) {
+		switch {
+		case field.Kind() == reflect.Struct:
+			optionLevels(field, prefix+name+".", f)
+		case field.Kind() == reflect.Slice && field.Elem().Kind() == reflect.Struct:
+			optionLevels(field.Elem(), prefix+name+"[0].", f)
+		case field.Kind() == reflect.Map && field.Elem().Kind() == reflect.Struct:
+			optionLevels(field.Elem(), prefix+name+".gold.", f)
 		}
-		inner := field.Type
-		if inner.Kind() == reflect.Pointer {
-			inner = inner.Elem()
-		}
-		if inner.Kind() == reflect.Struct {
-			paths = append(paths, optionPaths(inner, prefix+name+".")...)
-			continue
-		}
-		paths = append(paths, prefix+name)
 	}
-	return paths
 }
 
-func (o options) paths(prefix string) []string {
-	var paths []string
-	for name, value := range o {
-		if nested, ok := value.(options); ok {
-			paths = append(paths, nested.paths(prefix+name+".")...)
-			continue
+// optionFields returns the options of one level by name, without what collects unknown
+// ones.
+func optionFields(of reflect.Type) map[string]reflect.Type {
+	fields := map[string]reflect.Type{}
+	for i := range of.NumField() {
+		field := of.Field(i)
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "-" {
+			fields[name] = field.Type
+			if field.Type.Kind() == reflect.Pointer {
+				fields[name] = field.Type.Elem()
+			}
 		}
-		paths = append(paths, prefix+name)
 	}
-	return paths
+	return fields
+}
+
+var (
+	entryOfList = regexp.MustCompile(`\[[0-9]+\]`)
+	nameOfPlan  = regexp.MustCompile(`(plans\.values)\.[^.]+`)
+)
+
+// optionPath returns the path of an option as all entries of a list and all plans have it.
+func optionPath(option string) string {
+	return nameOfPlan.ReplaceAllString(entryOfList.ReplaceAllString(option, "[0]"), "$1.gold")
+}
+
+// A given is an option that is set, and what is logged of it.
+type given struct {
+	option string
+	value  any
+	says   string // of the settings that are logged; empty where only answers tell
+}
+
+// under returns options inside another.
+func under(group string, all ...given) []given {
+	inside := slices.Clone(all)
+	for i := range inside {
+		inside[i].option = group + inside[i].option
+	}
+	return inside
+}
+
+func together(all []given) options {
+	o := options{}
+	for _, g := range all {
+		o.set(strings.Split(g.option, "."), g.value)
+	}
+	return o
+}
+
+// A probe is a request that tells by its answer what the log does not.
+type probe struct {
+	set    string
+	method string // GET unless given
+	path   string // below that of the set
+	host   string
+	header map[string]string
+	want   map[string]string // fields of the answer; "" for none, "~" before a part of it
+}
+
+// The status and the body of an answer among the fields that are wanted.
+const status, body = ":status", ":body"
+
+func (p probe) request(base string) *http.Request {
+	r := httptest.NewRequest(p.method, base+"/"+p.set+p.path, nil)
+	r.RequestURI = ""
+	r.RemoteAddr = "127.0.0.1:4711" // as the gateway sees it
+	if p.host != "" {
+		r.Host = p.host
+	}
+	for name, value := range p.header {
+		r.Header.Set(name, value)
+	}
+	return r
+}
+
+func (p probe) check(t *testing.T, a lab.Answer) {
+	t.Helper()
+	for field, want := range p.want {
+		got := a.Header.Get(field)
+		switch field {
+		case status:
+			got = strconv.Itoa(a.Status)
+		case body:
+			got = a.Body
+		}
+		part, within := strings.CutPrefix(want, "~")
+		if got != want && !(within && strings.Contains(got, part)) {
+			t.Errorf("%s, %s %s %v: %s is %q, want %q; status %d", p.set, p.method, p.path, p.header, field, got, want, a.Status)
+		}
+	}
+}
+
+// optionSets returns options of middlewares that together have every option, each with a
+// value that is not its default where it may have another one, and requests for what is
+// not logged. A new option is one more line, at each of the levels that have it.
+func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[string][]given, []probe) {
+	own := authority.Issue(t, "gateway", "gateway")
+	inMemory := given{"mode", "local", "mode local"}
+	sets := map[string][]given{
+		"all": {
+			{"limit", 7, "limit 7 in"},
+			{"window", "2h", "in 2h0m0s"},
+			{"scope", "common", "scope common"},
+			{"mode", "shared", "mode shared"},
+			{"onStoreFailure", "closed", "onStoreFailure closed"},
+			{"headers", "legacy", "headers legacy"},
+			{"decisionHeader", "X-Way", ""},
+			{"maxClients", 1234, "maxClients 1234"},
+			{"sourceCriterion.requestHeaderName", "X-Customer", "header X-Customer"},
+			{"valkey.endpoints", []string{store.Addr()}, "store " + store.Addr()},
+			{"valkey.username", "gateway", `user "gateway"`},
+			{"valkey.password", password, ""},
+			{"valkey.db", 3, "db 3"},
+			{"valkey.timeout", "4321ms", "timeout 4.321s"},
+			{"valkey.dialTimeout", "5432ms", "dialTimeout 5.432s"},
+			{"valkey.keyPrefix", "pre:fix", "keyPrefix pre:fix"},
+			{"valkey.keySecret", keySecret, "keySecret true"},
+			{"valkey.tls.ca", authority.CertFile, "tls true"},
+			{"valkey.tls.cert", own.CertFile, ""},
+			{"valkey.tls.key", own.KeyFile, ""},
+			{"valkey.tls.serverName", "store.test", ""},
+		},
+		"file": {
+			{"limit", 8, "limit 8 in"},
+			{"window", "3h", "in 3h0m0s"},
+			{"fallback.limit", 3, "onStoreFailure local up to 3"},
+			{"valkey.endpoints", []string{store.Addr()}, "mode shared"},
+			{"valkey.username", "gateway", ""},
+			{"valkey.passwordFile", lab.PasswordFile(t, password+"\n"), ""},
+			{"valkey.keySecretFile", lab.PasswordFile(t, keySecret+"\n"), "keySecret true"},
+			{"valkey.timeout", "5s", ""},
+			{"valkey.dialTimeout", "5s", ""},
+			{"valkey.tls.insecureSkipVerify", true, "tls true"},
+			{"valkey.tls.cert", own.CertFile, ""},
+			{"valkey.tls.key", own.KeyFile, ""},
+		},
+		"gateways": {
+			{"limit", 12, "limit 12 in"},
+			{"window", "7h", "in 7h0m0s"},
+			{"fallback.gateways", 4, "onStoreFailure local shared by 4 gateways"},
+			{"valkey.endpoints", []string{store.Addr()}, ""},
+			{"valkey.username", "gateway", ""},
+			{"valkey.password", password, ""},
+			{"valkey.tls.insecureSkipVerify", true, ""},
+			{"valkey.tls.cert", own.CertFile, ""},
+			{"valkey.tls.key", own.KeyFile, ""},
+		},
+		"told": {
+			inMemory,
+			{"limit", 90, "limit 90 in"},
+			{"window", "2h", "in 2h0m0s"},
+			{"cost", 2, "cost 2"},
+			{"exposeHeaders", true, ""},
+			{"response.status", 418, ""},
+			{"response.body", "Too much, {sorry}", ""},
+			{"response.contentType", "text/x-sorry", ""},
+			{"gatewayLimit.limit", 1000, "all clients on this gateway 1000 in"},
+			{"gatewayLimit.window", "3h", "in 3h0m0s"},
+			{"plans.header", "X-Plan", "1 plans"},
+			{"plans.values.tiny.limit", 1, ""}, // less than a request costs
+		},
+		"log": {
+			inMemory,
+			{"limit", 15000, "limit 15000 in"},
+			{"window", "2h", "in 2h0m0s"},
+			{"algorithm", "sliding-log", ""},
+			{"maxLog", 20000, ""},
+		},
+		"conditions": {
+			inMemory,
+			{"limit", 100, "limit 100 in"},
+			{"window", "2h", "in 2h0m0s"},
+			{"rules[0].name", "exact", "rule exact ("},
+			{"rules[0].path", "/conditions/exact", ""},
+			{"rules[0].limit", 101, "limit 101 in 2h0m0s"},
+			{"rules[1].name", "below", "rule below ("},
+			{"rules[1].pathPrefix", "/conditions/below", ""},
+			{"rules[1].limit", 102, "limit 102 in"},
+			{"rules[1].window", "4h", "in 4h0m0s"},
+			{"rules[2].name", "regular", "rule regular ("},
+			{"rules[2].pathRegex", `/reg(ular|ex),[0-9]{2,}\.(csv|pdf)$`, ""},
+			{"rules[2].limit", 103, "limit 103 in"},
+			{"rules[3].name", "methods", "rule methods ("},
+			{"rules[3].methods", []string{"SEARCH", "REPORT"}, ""},
+			{"rules[3].limit", 104, "limit 104 in"},
+			{"rules[4].name", "host", "rule host ("},
+			{"rules[4].host", "shop.example.com", ""},
+			{"rules[4].limit", 105, "limit 105 in"},
+			{"rules[5].name", "header", "rule header ("},
+			{"rules[5].header.name", "X-Version", ""},
+			{"rules[5].header.value", "2", ""},
+			{"rules[5].limit", 106, "limit 106 in"},
+		},
+	}
+	one := map[string]string{"X-Plan": "tiny"}
+	limited := func(limit string) map[string]string {
+		return map[string]string{status: "200", "X-RateLimit-Limit": limit}
+	}
+	probes := []probe{
+		{set: "all", header: map[string]string{"X-Customer": "c"}, want: map[string]string{
+			// The store lets nobody in without the password and the certificates.
+			status: "200", "X-Way": "shared", "RateLimit": "", "X-RateLimit-Limit": "7",
+		}},
+		{set: "file", want: map[string]string{status: "200", "X-RateLimit-Decision": "shared", "X-RateLimit-Limit": "8"}},
+		{set: "gateways", want: limited("12")},
+		{set: "told", want: map[string]string{status: "200", "X-RateLimit-Limit": "90", "Access-Control-Expose-Headers": "~X-RateLimit-Limit"}},
+		{set: "told", header: one, want: map[string]string{
+			status: "418", body: "Too much, {sorry}", "Content-Type": "text/x-sorry", "X-RateLimit-Limit": "1",
+		}},
+		{set: "conditions", want: limited("100")},
+		{set: "conditions", path: "/exact", want: limited("101")},
+		{set: "conditions", path: "/exact/not", want: limited("100")},
+		{set: "conditions", path: "/below/this", want: limited("102")},
+		{set: "conditions", path: "/reports/regex,2026.pdf", want: limited("103")},
+		{set: "conditions", path: "/regex2026.pdf", want: limited("100")},
+		{set: "conditions", method: "SEARCH", want: limited("104")},
+		{set: "conditions", method: "REPORT", want: limited("104")},
+		{set: "conditions", host: "shop.example.com", want: limited("105")},
+		{set: "conditions", header: map[string]string{"X-Version": "2"}, want: limited("106")},
+		{set: "conditions", header: map[string]string{"X-Version": "3"}, want: limited("100")},
+	}
+
+	// By what clients are told apart, on the top level and by a rule.
+	for set, group := range map[string]string{"parts": "", "rule-parts": "rules[0]."} {
+		sets[set] = slices.Concat([]given{inMemory, {"limit", 10, "limit 10 in"}, {"window", "2h", "in 2h0m0s"}}, under(group+"sourceCriterion.",
+			given{"requestHeaderName", "X-Customer", "header X-Customer"},
+			given{"requestHeaderNames", []string{"X-One", "X-Two"}, "header X-One and header X-Two"},
+			given{"requestHost", true, "and host"},
+			given{"cookieName", "sid", "cookie sid"},
+			given{"queryParameter", "key", `query parameter "key"`},
+			given{"pathSegment", 2, "path segment 2"},
+			given{"jwtClaim", "sub", `claim "sub"`},
+			given{"tlsClientSubject", true, "certificate"},
+			given{"onMissing", "shared", "or else shared"},
+		))
+		if group != "" {
+			sets[set] = append(sets[set], given{group + "name", "own", "rule own (limit 10 in 2h0m0s, by header X-Customer"}, given{group + "path", "/x", ""})
+		}
+		probes = append(probes, probe{set: set, want: limited("10")})
+	}
+
+	// Where addresses stand: on the top level, which a rule shows that counts by something
+	// else, among the parts, and among those of another rule.
+	for set, strategy := range map[string][]struct {
+		option string
+		values [3]any
+		says   string
+	}{
+		"depth": {
+			{"depth", [3]any{2, 3, 4}, "at depth %v"},
+			{"ipv4Subnet", [3]any{24, 25, 26}, "IPv4 by /%v"},
+			{"ipv6Subnet", [3]any{56, 57, 58}, "IPv6 by /%v"},
+		},
+		"excluded": {
+			{"excludedIPs", [3]any{[]string{"10.1.0.0/16", "10.11.0.0/16"}, []string{"10.2.0.0/16"}, []string{"10.3.0.0/16", "10.33.0.0/16"}}, "behind %v"},
+		},
+		"trusted": {
+			{"trustedIPs", [3]any{[]string{"10.1.0.0/16", "10.11.0.0/16"}, []string{"10.2.0.0/16"}, []string{"10.3.0.0/16", "10.33.0.0/16"}}, "behind trusted %v"},
+		},
+	} {
+		sets[set] = []given{
+			inMemory,
+			{"limit", 11, "limit 11 in"},
+			{"window", "2h", "in 2h0m0s"},
+			{"rules[0].name", "header", "rule header (limit 11 in 2h0m0s, by header X-Customer, address"},
+			{"rules[0].path", "/x", ""},
+			{"rules[0].sourceCriterion.requestHeaderName", "X-Customer", ""},
+			{"rules[1].name", "address", "rule address (limit 11 in 2h0m0s, by address"},
+			{"rules[1].path", "/y", ""},
+		}
+		for _, s := range strategy {
+			for i, group := range []string{"", "sourceCriterion.", "rules[1].sourceCriterion."} {
+				sets[set] = append(sets[set], given{group + "ipStrategy." + s.option, s.values[i], fmt.Sprintf(s.says, s.values[i])})
+			}
+		}
+		probes = append(probes, probe{set: set, want: limited("11")})
+	}
+
+	// Several limits, and what replaces them.
+	for set, group := range map[string]string{"several": "", "rule-several": "rules[0]."} {
+		sets[set] = slices.Concat([]given{inMemory, {"scope", "s", ""}, {"sourceCriterion.requestHeaderName", "X-API-Key", ""}}, under(group,
+			given{"limits[0].name", "burst", "limit burst"},
+			given{"limits[0].limit", 5, "limit burst 5 in"},
+			given{"limits[0].window", "2s", "in 2s"},
+			given{"limits[1].name", "day", "limit day"},
+			given{"limits[1].limit", 50, "limit day 50 in"},
+			given{"limits[1].window", "1d", "in 24h0m0s"},
+			given{"plans.header", "X-Plan", "1 plans"},
+			given{"plans.values.gold.limits[0].name", "day", ""},
+			given{"plans.values.gold.limits[0].limit", 500, ""},
+			given{"overrides[0].value", "named", "1 overrides"},
+			given{"overrides[0].limits[0].name", "burst", ""},
+			given{"overrides[0].limits[0].limit", 6, ""},
+			given{"overrides[0].limits[1].name", "day", ""},
+			given{"overrides[0].limits[1].limit", 5000, ""},
+		))
+		name := "s:"
+		if group != "" {
+			sets[set] = append(sets[set], given{"limit", 1, ""}, given{"window", "2h", ""}, given{group + "name", "own", "rule own (limit burst 5"}, given{group + "pathPrefix", "/" + set, ""})
+			name = "s:own:"
+		}
+		policy := func(burst, day int) map[string]string {
+			return map[string]string{"RateLimit-Policy": fmt.Sprintf(`"%sburst";q=%d;w=2, "%sday";q=%d;w=86400`, name, burst, name, day)}
+		}
+		probes = append(probes,
+			probe{set: set, want: policy(5, 50)},
+			probe{set: set, header: map[string]string{"X-Plan": "gold"}, want: policy(5, 500)},
+			probe{set: set, header: map[string]string{"X-API-Key": "named"}, want: policy(6, 5000)},
+		)
+	}
+
+	// Buckets, and what replaces them by one that no request fits into.
+	for set, group := range map[string]string{"bucket": "", "rule-bucket": "rules[0]."} {
+		replaced := []given{
+			{"plans.header", "X-Plan", "1 plans"},
+			{"overrides[0].value", "named", "1 overrides"},
+		}
+		sets[set] = slices.Concat([]given{inMemory, {"sourceCriterion.requestHeaderName", "X-API-Key", ""}}, under(group,
+			given{"limit", 20, "limit 20 in"},
+			given{"window", "5h", "in 5h0m0s"},
+			given{"algorithm", "token-bucket", ""},
+			given{"burst", 7, ""},
+			given{"cost", 2, "cost 2"},
+			given{"plans.values.gold.burst", 1, ""},
+			given{"overrides[0].burst", 1, ""},
+		), under(group, replaced...))
+		many := "many-" + set
+		sets[many] = slices.Concat([]given{inMemory, {"sourceCriterion.requestHeaderName", "X-API-Key", ""}}, under(group,
+			given{"limits[0].name", "day", ""},
+			given{"limits[0].limit", 20, "limit day 20 in"},
+			given{"limits[0].window", "1d", "in 24h0m0s"},
+			given{"limits[0].burst", 7, ""},
+			given{"algorithm", "token-bucket", ""},
+			given{"cost", 2, "cost 2"},
+			given{"plans.values.gold.limits[0].name", "day", ""},
+			given{"plans.values.gold.limits[0].burst", 1, ""},
+			given{"overrides[0].limits[0].name", "day", ""},
+			given{"overrides[0].limits[0].burst", 1, ""},
+		), under(group, replaced...))
+		for _, set := range []string{set, many} {
+			if group != "" {
+				sets[set] = append(sets[set], given{"limit", 9, ""}, given{"window", "2h", ""}, given{group + "name", "own", "rule own ("}, given{group + "pathPrefix", "/" + set, ""})
+			}
+			probes = append(probes,
+				probe{set: set, want: map[string]string{status: "200", "X-RateLimit-Remaining": "5"}},
+				probe{set: set, header: map[string]string{"X-Plan": "gold"}, want: map[string]string{status: "429"}},
+				probe{set: set, header: map[string]string{"X-API-Key": "named"}, want: map[string]string{status: "429"}},
+			)
+		}
+	}
+	probes = append(probes, probe{set: "log", want: limited("15000")}) // which is more than maxLog allows by default
+
+	// One limit with all that can be said of it.
+	for set, group := range map[string]string{"single": "", "rule-single": "rules[0]."} {
+		sets[set] = slices.Concat([]given{inMemory, {"sourceCriterion.requestHeaderName", "X-API-Key", ""}, {"ipStrategy.depth", 1, ""}}, under(group,
+			given{"limit", 20, "limit 20 in"},
+			given{"window", "5h", "in 5h0m0s"},
+			given{"cost", 2, "cost 2"},
+			given{"dryRun", true, "dry run"},
+			given{"plans.claim", "plan", "2 plans"},
+			given{"plans.default", "basic", ""},
+			given{"plans.values.basic.limit", 30, ""},
+			given{"plans.values.gold.limit", 40, ""},
+			given{"overrides[0].hash", digest("digested"), "2 overrides"},
+			given{"overrides[0].limit", 50, ""},
+			given{"overrides[1].value", "named", ""},
+			given{"overrides[1].limit", 60, ""},
+			given{"exempt.ips", []string{"198.51.100.7", "203.0.113.0/24"}, "with exemptions"},
+			given{"exempt.paths", []string{"/" + set + "/health", "/" + set + "/docs/*"}, ""},
+			given{"exempt.methods", []string{"SEARCH", "REPORT"}, ""},
+			given{"exempt.preflight", true, ""},
+		))
+		if group != "" {
+			sets[set] = append(sets[set], given{"limit", 9, ""}, given{"window", "2h", ""},
+				given{group + "name", "own", "rule own (limit 20 in 5h0m0s, cost 2, with exemptions, 2 plans, 2 overrides, dry run, onStoreFailure closed)"},
+				given{group + "pathPrefix", "/" + set, ""},
+				given{group + "onStoreFailure", "closed", ""})
+		}
+		reported := func(limit string) map[string]string {
+			return map[string]string{status: "200", "X-RateLimit-Limit": limit, "X-RateLimit-Dry-Run": "allowed"}
+		}
+		exempt := map[string]string{status: "200", "X-RateLimit-Limit": "", "X-RateLimit-Dry-Run": ""}
+		probes = append(probes,
+			probe{set: set, want: reported("30")},
+			probe{set: set, header: map[string]string{"Authorization": bearer(`{"plan":"gold"}`)}, want: reported("40")},
+			probe{set: set, header: map[string]string{"X-API-Key": "digested"}, want: reported("50")},
+			probe{set: set, header: map[string]string{"X-API-Key": "named"}, want: reported("60")},
+			probe{set: set, header: map[string]string{"X-Forwarded-For": "198.51.100.8"}, want: reported("30")},
+			probe{set: set, header: map[string]string{"X-Forwarded-For": "198.51.100.7"}, want: exempt},
+			probe{set: set, header: map[string]string{"X-Forwarded-For": "203.0.113.9"}, want: exempt},
+			probe{set: set, path: "/health", want: exempt},
+			probe{set: set, path: "/docs/a", want: exempt},
+			probe{set: set, path: "/docs", want: reported("30")},
+			probe{set: set, method: "SEARCH", want: exempt},
+			probe{set: set, method: "REPORT", want: exempt},
+			probe{set: set, method: "OPTIONS", want: reported("30")},
+			probe{set: set, method: "OPTIONS", header: map[string]string{"Origin": "https://shop.example.com", "Access-Control-Request-Method": "PUT"}, want: exempt},
+		)
+	}
+	return sets, probes
 }
 
 // Every option arrives from every provider.
 func TestEveryOptionArrivesFromEveryProvider(t *testing.T) {
 	t.Parallel()
-	app, client := lab.NewApp(t, 1), lab.NewClient(t)
+	app, client := lab.NewApp(t, 1), &http.Client{Timeout: 30 * time.Second}
+	t.Cleanup(client.CloseIdleConnections)
 	authority := lab.NewAuthority(t)
-	own := authority.Issue(t, "gateway", "gateway")
 	store := lab.Valkey(t, lab.StoreOptions{
 		TLS: authority, Pair: authority.Issue(t, "store", "store.test"),
 		TLSClient: true, Password: "unused",
 	})
 	store.Do("ACL", "SETUSER", "gateway", "on", ">"+password, "~*", "+@all")
+	sets, probes := optionSets(t, store, authority)
 
-	// Together these have every option, each with a value that is not its default.
-	sets := map[string]struct {
-		o    options
-		says []string // of the settings that are logged
-	}{
-		"all": {
-			options{
-				"limit": 7, "window": "2h", "scope": "common", "mode": "shared", "onStoreFailure": "closed", "headers": "legacy",
-				"decisionHeader": "X-Way", "maxClients": 1234, "sourceCriterion": options{"requestHeaderName": "X-Customer"},
-				"valkey": options{
-					"endpoints": []string{store.Addr()}, "username": "gateway", "password": password, "db": 3, "timeout": "4321ms",
-					"dialTimeout": "5432ms", "keyPrefix": "pre:fix",
-					"tls": options{"ca": authority.CertFile, "cert": own.CertFile, "key": own.KeyFile, "serverName": "store.test"},
-				},
-			},
-			[]string{"limit 7 in 2h0m0s", "scope common", "header X-Customer", "headers legacy", "maxClients 1234", "mode shared",
-				"store " + store.Addr(), "db 3", `user "gateway"`, "tls true", "timeout 4.321s", "dialTimeout 5.432s",
-				"keyPrefix pre:fix", "onStoreFailure closed"},
-		},
-		"file": {
-			options{
-				"limit": 8, "window": "3h", "fallback": options{"limit": 3},
-				"valkey": options{
-					"endpoints": []string{store.Addr()}, "username": "gateway", "passwordFile": lab.PasswordFile(t, password+"\n"),
-					"tls": options{"insecureSkipVerify": true, "cert": own.CertFile, "key": own.KeyFile},
-				},
-			},
-			[]string{"limit 8 in 3h0m0s", "mode shared", "tls true", "onStoreFailure local up to 3"},
-		},
-		"gateways": {
-			options{
-				"limit": 12, "window": "7h", "fallback": options{"gateways": 4},
-				"valkey": options{
-					"endpoints": []string{store.Addr()}, "username": "gateway", "password": password,
-					"tls": options{"insecureSkipVerify": true, "cert": own.CertFile, "key": own.KeyFile},
-				},
-			},
-			[]string{"limit 12 in 7h0m0s", "onStoreFailure local shared by 4 gateways"},
-		},
-		"host": {
-			options{"limit": 9, "window": "4h", "mode": "local", "sourceCriterion": options{"requestHost": true}},
-			[]string{"limit 9 in 4h0m0s", "by host", "mode local"},
-		},
-		"depth": {
-			options{"limit": 10, "window": "5h", "mode": "local",
-				"sourceCriterion": options{"ipStrategy": options{"depth": 2, "ipv6Subnet": 56}}},
-			[]string{"limit 10 in 5h0m0s", "depth 2", "/56"},
-		},
-		"excluded": {
-			options{"limit": 11, "window": "6h", "mode": "local",
-				"sourceCriterion": options{"ipStrategy": options{"excludedIPs": []string{"10.0.0.0/8"}}}},
-			[]string{"limit 11 in 6h0m0s", "10.0.0.0/8"},
-		},
-	}
+	had := map[string]bool{}
 	middlewares := map[string]options{}
-	missing := optionPaths(reflect.TypeFor[gatequota.Config](), "")
 	for name, set := range sets {
-		middlewares[name] = set.o
-		had := set.o.paths("")
-		missing = slices.DeleteFunc(missing, func(path string) bool { return slices.Contains(had, path) })
+		middlewares[name] = together(set)
+		for _, g := range set {
+			had[optionPath(g.option)] = true
+		}
 	}
-	if len(missing) > 0 {
-		t.Fatalf("options that this test does not set: %q", missing)
-	}
-
-	asLabels := func(change func(string) string) map[string]string {
-		flat := map[string]options{}
-		for name, o := range middlewares {
-			flat[name] = o.clone()
-			if valkey, ok := flat[name]["valkey"].(options); ok {
-				valkey["endpoints"] = store.Addr()
+	optionLevels(reflect.TypeFor[gatequota.Config](), "", func(of reflect.Type, prefix string) {
+		for name, field := range optionFields(of) {
+			group := field.Kind() == reflect.Struct || (field.Kind() == reflect.Slice || field.Kind() == reflect.Map) && field.Elem().Kind() == reflect.Struct
+			// What replaces a limit keeps its window: see the test of what is refused.
+			replaced := name == "window" && (strings.Contains(prefix, "plans.") || strings.Contains(prefix, "overrides[0]."))
+			if !group && !replaced && !had[prefix+name] {
+				t.Errorf("this test does not set the option %s", prefix+name)
 			}
 		}
-		flat["excluded"] = flat["excluded"].with("sourceCriterion.ipStrategy.excludedIPs", "10.0.0.0/8")
+	})
+
+	asLabels := func(change func(string) string) map[string]string {
 		all := map[string]string{}
-		for label, value := range labelled(flat) {
+		for label, value := range labelled(middlewares) {
 			all[change(label)] = value
 		}
 		return all
@@ -258,14 +592,18 @@ func TestEveryOptionArrivesFromEveryProvider(t *testing.T) {
 	}
 	noRouters := setup{app: app, routers: map[string]router{"none": {rule: "Path(`/none`)"}}}
 	same := func(label string) string { return label }
+	start := func(o lab.TraefikOptions, dynamic string) *lab.Traefik {
+		o.Args = []string{"--entrypoints.web.forwardedheaders.insecure=true"}
+		return lab.NewTraefik(t, o, dynamic)
+	}
 	for provider, start := range map[string]func() *lab.Traefik{
-		"YAML": func() *lab.Traefik { return lab.NewTraefik(t, lab.TraefikOptions{}, each(app, middlewares).yaml(t)) },
-		"TOML": func() *lab.Traefik { return lab.NewTraefik(t, lab.TraefikOptions{TOML: true}, asTOML()) },
+		"YAML": func() *lab.Traefik { return start(lab.TraefikOptions{}, each(app, middlewares).yaml(t)) },
+		"TOML": func() *lab.Traefik { return start(lab.TraefikOptions{TOML: true}, asTOML()) },
 		"labels": func() *lab.Traefik {
-			return lab.NewTraefik(t, lab.TraefikOptions{Docker: lab.Labels(t, app.URLs[0], asLabels(same))}, noRouters.yaml(t))
+			return start(lab.TraefikOptions{Docker: lab.Labels(t, app.URLs[0], asLabels(same))}, noRouters.yaml(t))
 		},
 		"labels in lower case": func() *lab.Traefik {
-			return lab.NewTraefik(t, lab.TraefikOptions{Docker: lab.Labels(t, app.URLs[0], asLabels(strings.ToLower))}, noRouters.yaml(t))
+			return start(lab.TraefikOptions{Docker: lab.Labels(t, app.URLs[0], asLabels(strings.ToLower))}, noRouters.yaml(t))
 		},
 	} {
 		t.Run(provider, func(t *testing.T) {
@@ -273,27 +611,22 @@ func TestEveryOptionArrivesFromEveryProvider(t *testing.T) {
 			for name, set := range sets {
 				lines := tr.LogLines("gatequota: middleware " + name + "@")
 				if len(lines) != 1 {
-					t.Errorf("the settings of %s are logged %d times", name, len(lines))
+					t.Errorf("the settings of %s are logged %d times; %s%s", name, len(lines), tr.RouterError(name+"@file"), tr.RouterError(name+"@docker"))
 					continue
 				}
-				for _, want := range set.says {
-					if !strings.Contains(lines[0], want) {
-						t.Errorf("%s: the settings lack %q:\n%s", name, want, lines[0])
+				for _, g := range set {
+					if !strings.Contains(lines[0], g.says) {
+						t.Errorf("%s: of %s the settings lack %q:\n%s", name, g.option, g.says, lines[0])
 					}
 				}
 			}
-			if strings.Contains(tr.Log(), password) {
-				t.Error("the password is in the log")
+			for _, secret := range []string{password, keySecret} {
+				if strings.Contains(tr.Log(), secret) {
+					t.Errorf("%s is in the log", secret)
+				}
 			}
-
-			// What the log does not tell: the password and the certificates, since the
-			// store lets nobody in without them, and the name of the decision header.
-			a := client.Get(lab.Request{URL: tr.URL + "/all", Header: map[string]string{"X-Customer": provider}})
-			if a.Status != http.StatusOK || a.Header.Get("X-Way") != "shared" || a.Header.Get("RateLimit") != "" {
-				t.Errorf("all: status %d, %v\n%s", a.Status, a.Header, strings.Join(pluginLines(tr, 0), "\n"))
-			}
-			if a := client.Get(lab.Request{URL: tr.URL + "/file"}); a.Header.Get("X-RateLimit-Decision") != "shared" {
-				t.Errorf("file: status %d, %v", a.Status, a.Header)
+			for _, p := range probes {
+				p.check(t, do(t, client, p.request(tr.URL)))
 			}
 		})
 	}
@@ -304,8 +637,9 @@ func TestEveryOptionArrivesFromEveryProvider(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, set := range sets {
-			text, err := json.Marshal(set.o)
+		handlers := map[string]http.Handler{}
+		for name := range sets {
+			text, err := json.Marshal(middlewares[name])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -313,18 +647,16 @@ func TestEveryOptionArrivesFromEveryProvider(t *testing.T) {
 			if err := json.Unmarshal(text, &o); err != nil {
 				t.Fatal(err)
 			}
-			h, err := plugin.New(context.Background(), http.NotFoundHandler(), name+"@kubernetescrd", o)
-			if err != nil {
+			ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+			if handlers[name], err = plugin.New(t.Context(), ok, name+"@kubernetescrd", o); err != nil {
 				t.Errorf("%s: %v", name, err)
-				continue
 			}
-			w := httptest.NewRecorder()
-			r := httptest.NewRequest(http.MethodGet, "/", nil)
-			r.Header.Set("X-Customer", "json")
-			h.ServeHTTP(w, r)
-			want := fmt.Sprint(set.o["limit"])
-			if got := w.Header().Get("X-RateLimit-Limit"); got != want {
-				t.Errorf("%s: limit %q, want %s", name, got, want)
+		}
+		for _, p := range probes {
+			if h := handlers[p.set]; h != nil {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, p.request("http://gateway.test"))
+				p.check(t, lab.Answer{Status: w.Code, Header: w.Header(), Body: w.Body.String()})
 			}
 		}
 	})
@@ -358,16 +690,29 @@ func TestUnknownOptionsAreRefusedAtEveryLevel(t *testing.T) {
 		"no-window":       {base.with("window", nil), "option window is missing"},
 		"no-endpoint":     {base.with("valkey.endpoints", nil), "option valkey.endpoints is missing"},
 		"nothing":         {options{}, "option limit is missing"},
+		"no-algorithm":    {base.with("algorithm", "leaky-bucket"), "option algorithm: \"leaky-bucket\""},
+		"plan-window": {
+			base.with("plans.header", "X-Plan", "plans.values.gold.limits[0].name", "a", "plans.values.gold.limits[0].window", "1m"),
+			"plans.values.gold.limits[0].window",
+		},
+		"override-window": {base.with("overrides[0].value", "a", "overrides[0].limits[0].name", "a", "overrides[0].limits[0].window", "1m"), "overrides[0].limits[0].window"},
+	}
+	levels := 0
+	optionLevels(reflect.TypeFor[gatequota.Config](), "", func(_ reflect.Type, prefix string) {
+		levels++
+		cases[fmt.Sprint("level-", levels)] = struct {
+			o    options
+			says string
+		}{base.with(prefix+"nonsense", "x"), "unknown option " + prefix + "nonsense"}
+	})
+	if levels < 20 {
+		t.Errorf("only %d levels of options are tried", levels)
 	}
 	middlewares, labels := map[string]options{}, map[string]options{}
 	for name, c := range cases {
 		middlewares[name] = c.o
 		if name != "nothing" { // no label, no middleware
-			o := c.o.clone()
-			if v, ok := o["valkey"].(options); ok && v["endpoints"] != nil {
-				o = o.with("valkey.endpoints", "127.0.0.1:6379")
-			}
-			labels[name] = o
+			labels[name] = c.o
 		}
 	}
 	delete(labels, "all-too-low")
@@ -446,6 +791,104 @@ func TestListsArriveInEveryForm(t *testing.T) {
 		answers := client.Sequence([]lab.Request{from(path, "203.0.113.1"), from(path, "203.0.113.2"), from(path, "203.0.113.3")})
 		if got := answers.Tally(); got != "200: 2, 429: 1" {
 			t.Errorf("%s: %s; %s", path, got, tr.RouterError(path+"@"+provider))
+		}
+	}
+}
+
+// Lists as providers have them beside []string.
+type (
+	flow    []string // in one line of YAML
+	indexed []string // one label for each entry
+)
+
+// MarshalYAML implements yaml.Marshaler.
+func (f flow) MarshalYAML() (any, error) {
+	node := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+	for _, each := range f {
+		node.Content = append(node.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: each})
+	}
+	return node, nil
+}
+
+// Each option that is a list is taken apart in the same way, on whatever level it
+// stands: both entries are taken, and one that is wrong is named without what stood
+// around it.
+func TestEveryListIsTakenApart(t *testing.T) {
+	t.Parallel()
+	app := lab.NewApp(t, 1)
+	window, _ := lab.QuietWindow(time.Now())
+	base := options{"limit": 5, "window": window.String(), "mode": "local"}
+	// Two entries that are right, and one that is not.
+	entries := map[string][3]string{
+		"requestHeaderNames": {"X-One", "X-Two", "X Three"},
+		"excludedIPs":        {"10.0.0.0/8", "192.168.0.0/16", "10.0.0.0/33"},
+		"trustedIPs":         {"10.0.0.0/8", "192.168.0.1", "10.0.0.0.1"},
+		"ips":                {"10.0.0.0/8", "2001:db8::/32", "proxy"},
+		"paths":              {"/health", "/docs/*", "docs"},
+		"methods":            {"SEARCH", "REPORT", "SEA RCH"},
+		"endpoints":          {"store.test:6379", "", "store.test:x"},
+	}
+	forms := map[string]struct {
+		provider string
+		of       func(a, b string) any
+	}{
+		"block":   {"file", func(a, b string) any { return []string{a, b} }},
+		"flow":    {"file", func(a, b string) any { return flow{a, b} }},
+		"scalar":  {"file", func(a, b string) any { return a + "," + b }},
+		"blanks":  {"file", func(a, b string) any { return " " + a + " ,\t" + b + " " }},
+		"label":   {"docker", func(a, b string) any { return a + "," + b }},
+		"l-blank": {"docker", func(a, b string) any { return " " + a + ", " + b + " " }},
+		"l-index": {"docker", func(a, b string) any { return indexed{a, b} }},
+	}
+	byProvider := map[string]map[string]options{"file": {}, "docker": {}}
+	wants := map[string]string{} // what routers are told, by their name and provider
+	lists := 0
+	optionLevels(reflect.TypeFor[gatequota.Config](), "", func(of reflect.Type, prefix string) {
+		for name, field := range optionFields(of) {
+			if field.Kind() != reflect.Slice || field.Elem().Kind() != reflect.String {
+				continue
+			}
+			lists++
+			option, e := prefix+name, entries[name]
+			if e[0] == "" {
+				t.Errorf("this test has no entries for the option %s", option)
+			}
+			on := base
+			if strings.HasPrefix(option, "rules[0].") {
+				on = base.with("rules[0].name", "own", "rules[0].path", "/x")
+			}
+			for form, f := range forms {
+				right, wrong := fmt.Sprintf("%s-%d-right", form, lists), fmt.Sprintf("%s-%d-wrong", form, lists)
+				switch name {
+				case "endpoints": // there can be only one
+					wants[wrong+"@"+f.provider] = `option valkey.endpoints: "2 entries"`
+				case "methods":
+					wants[wrong+"@"+f.provider] = fmt.Sprintf("option %s: %q", option, e[2])
+				default:
+					wants[wrong+"@"+f.provider] = fmt.Sprintf("option %s[1]: %q", option, e[2])
+				}
+				byProvider[f.provider][wrong] = on.with(option, f.of(e[0], e[2]))
+				if e[1] != "" {
+					wants[right+"@"+f.provider] = ""
+					byProvider[f.provider][right] = on.with(option, f.of(e[0], e[1]))
+				}
+			}
+		}
+	})
+	if lists < 15 {
+		t.Errorf("only %d lists are tried", lists)
+	}
+	// The file provider of Traefik itself marks lists inside its texts so. What comes from
+	// elsewhere and looks like that is no list of addresses.
+	const marked = "║24║10.0.0.0/8║192.168.0.0/16"
+	byProvider["docker"]["l-marked"] = base.with("ipStrategy.excludedIPs", marked)
+	wants["l-marked@docker"] = fmt.Sprintf("option ipStrategy.excludedIPs[0]: %q", marked)
+
+	tr := lab.NewTraefik(t, lab.TraefikOptions{Docker: lab.Labels(t, app.URLs[0], labelled(byProvider["docker"]))}, each(app, byProvider["file"]).yaml(t))
+	for router, want := range wants {
+		if got := tr.RouterError(router); !strings.Contains(got, want) || want == "" && got != "" {
+			name, provider, _ := strings.Cut(router, "@")
+			t.Errorf("%s: %q, want %q; the options are %v", router, got, want, byProvider[provider][name])
 		}
 	}
 }

@@ -188,8 +188,8 @@ func guardSparesExempt(t *T) {
 		req  *http.Request
 		want int
 	}{
-		{get("/free"), 200}, {get("/free"), 200}, {get("/free"), 200}, {keyed(""), 200}, {get("/"), 200}, {get("/"), 200}, {get("/"), 503}, {get("/free"), 200},
-		{keyed(""), 200}, {get("//free"), 503},
+		{get("/free"), 200}, {get("/free"), 200}, {get("/free"), 200}, {get("/"), 200}, {keyed(""), 200}, {get("/"), 503}, {get("/free"), 200},
+		{keyed(""), 503}, {get("//free"), 503},
 	} {
 		if got := t.exchange(h, tt.req); got.status != tt.want {
 			t.Errorf("request %d for %s: %d, want %d", i, tt.req.URL, got.status, tt.want)
@@ -325,10 +325,15 @@ func dryRunLines(t *T) {
 	})
 	most := 1 + int(time.Since(began)/time.Minute)
 	lines := summary()
-	if len(lines) < 1 || len(lines) > most {
-		t.Fatalf("200 requests are summed up in %q", lines)
-	}
-	if !regexp.MustCompile(`middleware ` + regexp.QuoteMeta(name) + `: dry run: 1 of ([6-9]|[1-9][0-9]+) requests would have been refused$`).MatchString(lines[0]) {
-		t.Errorf("the log says %q", lines[0])
+	for _, where := range []string{name, name + ": rule login"} {
+		found := 0
+		for _, line := range lines {
+			if regexp.MustCompile(`middleware ` + regexp.QuoteMeta(where) + `: dry run: [0-9]+ of ([2-9]|[1-9][0-9]+) requests would have been refused$`).MatchString(line) {
+				found++
+			}
+		}
+		if found < 1 || found > most {
+			t.Errorf("200 requests are summed up for %s in %q", where, lines)
+		}
 	}
 }

@@ -375,10 +375,10 @@ func severalShares(t *T) {
 		{"1", map[string]any{"gateways": "2"}, 30, 9, 5},
 		{"1", map[string]any{"gateways": "100"}, 30, 9, 1},
 		{"1", map[string]any{"limit": "4"}, 10, 30, 4},
-		{"3", map[string]any{"gateways": "2"}, 10, 30, 1},
+		{"3", map[string]any{"gateways": "2"}, 10, 30, 2},
 		{"3", map[string]any{"gateways": "1"}, 10, 30, 3},
 		{"3", map[string]any{"limit": "7"}, 10, 30, 2},
-		{"3", map[string]any{"gateways": "100"}, 10, 30, 0},
+		{"3", map[string]any{"gateways": "100"}, 10, 30, 1},
 	} {
 		v := t.valkey()
 		v.Stop()

@@ -180,6 +180,7 @@ func missingNested(t *T) {
 	t.refused(t.shared("rules", []any{entry("name", "a", "path", "/a"), entry("name", "b", "limit", "5")}), "rules[1]", "no condition", "pathPrefix")
 	t.refused(t.shared("rules", []any{entry("name", "a", "header.value", "x")}), "rules[0].header")
 	t.refused(with(t.shared("limit", absent), "rules", []any{entry("name", "a", "path", "/a", "limit", "5")}), "option limit", "missing")
+	t.refused(with(t.shared("limit", absent), "plans", map[string]any{"header": "X-Plan", "values": allowances("gold", "5")}, "rules", []any{entry("name", "a", "path", "/a", "cost", "2")}), "option limit", "missing")
 	t.refused(t.shared("limit", absent, "window", absent, "limits", []any{}), "option limit", "missing")
 	several := t.shared("limit", absent, "window", absent, "limits", []any{entry("name", "a", "limit", "5", "window", "1m")})
 	t.refused(with(several, "rules", []any{entry("name", "r", "path", "/", "limit", "5")}), "rules[0].window", "missing")

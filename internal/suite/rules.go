@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -340,7 +341,7 @@ func rulePlans(t *T) {
 		entry("name", "apart", "path", "/apart", "limit", "50", "plans", plans("60"), "overrides", []any{entry("value", "vip", "limit", "70")}),
 		entry("name", "shares", "path", "/shares", "plans", plans("80"), "overrides", []any{entry("value", "vip", "limit", "90")}),
 		entry("name", "none", "path", "/none", "limit", "55"),
-	), "plans", plans("2000"), "overrides", []any{entry("value", "vip", "limit", "3000")}))
+	), "plans", plans("2000"), "overrides", []any{entry("value", "vip", "limit", "3000"), entry("hash", fmt.Sprintf("%x", sha256.Sum256([]byte("hashed"))), "limit", "4000")}))
 	for _, tt := range []struct {
 		path, key, plan string
 		want            int64
@@ -349,6 +350,7 @@ func rulePlans(t *T) {
 		{"/apart", "key", "", 50}, {"/apart", "key", "gold", 60}, {"/apart", "vip", "gold", 70},
 		{"/shares", "key", "", 1000}, {"/shares", "key", "gold", 80}, {"/shares", "vip", "gold", 90},
 		{"/none", "key", "gold", 55}, {"/none", "vip", "gold", 55},
+		{"/", "hashed", "gold", 4000}, {"/none", "hashed", "", 55}, {"/apart", "hashed", "gold", 60}, {"/shares", "hashed", "gold", 80},
 	} {
 		req := get(tt.path, "X-Plan", tt.plan)
 		req.Header.Set("X-Api-Key", tt.key)
