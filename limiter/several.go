@@ -363,14 +363,17 @@ const noCount = -2
 func encodeGroups(b *batch, groups []*group, try int) (calls []string, of []*resp.Script) {
 	b.store.ledger.mu.Lock()
 	b.locks = true
-	for _, g := range groups {
+	// In a loop, an interpreter hands results over as the turn before left them.
+	calls = make([]string, len(groups))
+	of = make([]*resp.Script, len(groups))
+	for i, g := range groups {
 		if try > 0 || b.drifted {
 			replace(b, g)
 		}
 		g.asked = true
 		g.over = false
-		calls = append(calls, encodeGroup(g))
-		of = append(of, g.several.script)
+		calls[i] = encodeGroup(g)
+		of[i] = g.several.script
 	}
 	b.locks = false
 	b.store.ledger.mu.Unlock()
