@@ -23,7 +23,7 @@ package window
 // A clock that steps back mints nothing, and delays nothing for longer than a window. A
 // bucket lacks what the store knows or what the caller knows, whichever is full later, so
 // a store that lost it goes on from there. What is no bucket is replaced. A bucket is kept
-// until it is full.
+// until it is full, and a refusal changes nothing in it.
 const BucketScript = `local admitted, cost = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now = tonumber(ARGV[3])
 local time = redis.pcall('TIME')
@@ -36,7 +36,7 @@ local function lacked(lack, at, t, limit)
   end
   return math.max(0, lack - (t - at) * limit)
 end
-local lacks, times, answer = {}, {}, {string.format('%.0f', now)}
+local lacks, times, writes, answer = {}, {}, {}, {string.format('%.0f', now)}
 for i = 1, #KEYS do
   local a = 5 * i - 1
   local limit, length, burst = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
@@ -51,13 +51,21 @@ for i = 1, #KEYS do
     lack, at = tonumber(value[1]), tonumber(value[2])
     if at - now > length then
       at = now
+      writes[i] = true
     end
   elseif value[1] or value[2] then
     redis.call('DEL', KEYS[i])
   end
-  local t = math.max(now, at)
+  local known, knownAt = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
+  if known == 0 or knownAt - now > length then
+    knownAt = now
+  end
+  local t = math.max(now, at, knownAt)
+  known = lacked(known, knownAt, t, limit)
+  lack = lacked(lack, at, t, limit)
   times[i] = t
-  lacks[i] = math.max(lacked(lack, at, t, limit), lacked(tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), t, limit))
+  lacks[i] = math.max(lack, known)
+  writes[i] = writes[i] or known > lack
   admitted = math.min(admitted, math.max(0, math.floor((burst * length - lacks[i]) / (length * cost))))
   answer[2 * i] = string.format('%.0f', lacks[i])
   answer[2 * i + 1] = string.format('%.0f', t)
@@ -65,9 +73,13 @@ end
 for i = 1, #KEYS do
   local a = 5 * i - 1
   local lack = lacks[i] + admitted * cost * tonumber(ARGV[a + 1])
-  if lack > 0 then
+  local full = math.ceil(lack / tonumber(ARGV[a])) + times[i] - now
+  if lack > 0 and (admitted > 0 or writes[i]) then
     redis.call('HMSET', KEYS[i], 'lack', string.format('%.0f', lack), 'at', string.format('%.0f', times[i]))
-    redis.call('PEXPIRE', KEYS[i], string.format('%.0f', math.ceil(lack / tonumber(ARGV[a])) + times[i] - now))
+    redis.call('PEXPIRE', KEYS[i], string.format('%.0f', full))
+  elseif redis.call('PTTL', KEYS[i]) == -1 then
+    full = math.max(full, math.ceil(tonumber(ARGV[a + 1]) * tonumber(ARGV[a + 2]) / tonumber(ARGV[a])))
+    redis.call('PEXPIRE', KEYS[i], string.format('%.0f', full))
   end
 end
 return redis.status_reply(table.concat(answer, ' '))

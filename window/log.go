@@ -140,7 +140,7 @@ func logExpire(g *Log, now, length int64) {
 	if now >= g.othersUntil {
 		g.others = 0
 	}
-	if g.newest > now+length || g.othersUntil > now+length || g.free > now+length {
+	if g.newest > now+length {
 		logStepBack(g, now, length)
 	}
 }
@@ -295,10 +295,7 @@ func LogAnswered(e *Entry, l *Limit, a *LogAnswer, cost, units int64, name strin
 			g.own[i].unsent = true
 		}
 	}
-	g.othersUntil = a.Now + length
-	if a.Newest > 0 && a.Newest+length < g.othersUntil {
-		g.othersUntil = a.Newest + length
-	}
+	g.othersUntil = a.Newest + length
 	g.free = a.Free
 	g.freeCost = cost
 	g.freeLimit = l.Limit

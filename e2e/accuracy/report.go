@@ -52,8 +52,11 @@ func (d *document) table(text int, head []string, rows [][]string) {
 	}
 }
 
-// share writes a share of requests, in percent.
+// share writes a share of requests, in percent, or that there are none.
 func share(part, of int64) string {
+	if of == 0 {
+		return "no such"
+	}
 	if part == 0 {
 		return "0"
 	}

@@ -183,7 +183,7 @@ func TestNumbers(t *testing.T) {
 	for _, c := range []struct {
 		part, of int64
 		want     string
-	}{{0, 5, "0"}, {1, 4, "25.00 %"}, {1, 10_000, "0.01 %"}, {3, 100_000, "0.0030 %"}, {0, 0, "0"}} {
+	}{{0, 5, "0"}, {1, 4, "25.00 %"}, {1, 10_000, "0.01 %"}, {3, 100_000, "0.0030 %"}, {0, 0, "no such"}} {
 		if got := share(c.part, c.of); got != c.want {
 			t.Errorf("%d of %d: %s", c.part, c.of, got)
 		}
