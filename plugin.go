@@ -49,23 +49,27 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 	if !simple(s) {
 		return newRuled(next, s, name, now), nil
 	}
-	return &middleware{
+	m := &middleware{
 		next:      next,
 		criterion: &p.criterion,
 		limiter:   p.ordinary.one,
 		local:     s.common.Store == nil,
 		fields:    p.ordinary.fields,
 		silent:    reply.Silent(p.ordinary.fields),
-	}, nil
+	}
+	if m.limiter == nil {
+		return &otherwise{middleware: m, limiter: p.ordinary.several}, nil
+	}
+	return m, nil
 }
 
-// simple reports whether a middleware needs no more than one limit for all requests that
-// cost 1 each.
+// simple reports whether a middleware needs no more than one limit, the same for all
+// requests.
 func simple(s *setting) bool {
 	p := s.policies[0]
 	nobodyLeftOut := p.criterion.OnMissing == source.MissingAddress || p.criterion.OnMissing == source.MissingShared
 	return len(s.policies) == 1 && s.guard == nil && p.exempt == nil && p.plans == nil && len(p.values) == 0 && len(p.hashes) == 0 &&
-		!p.dryRun && p.ordinary.one != nil && nobodyLeftOut
+		!p.dryRun && len(p.ordinary.limits) == 1 && nobodyLeftOut
 }
 
 // equip makes the limiters of a policy.
@@ -126,6 +130,33 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	} else {
 		limiter.TakeShared(m.limiter, client, at, d)
 	}
+	if d.Reset == 0 {
+		m.serveUncounted(w, req, d)
+		return
+	}
+	if !m.silent {
+		reply.Write(m.fields, w.Header(), d.Allowed, d.Remaining, d.Reset, d.Way)
+	}
+	if !d.Allowed {
+		reply.Refuse(m.fields, w, req, d.RetryAfter)
+		return
+	}
+	m.next.ServeHTTP(w, req)
+}
+
+// otherwise is a middleware whose one limit is counted otherwise than in fixed windows, or
+// of which a request takes more than one. For the rest it does what its middleware does.
+type otherwise struct {
+	middleware *middleware
+	limiter    *limiter.Several
+}
+
+// ServeHTTP does what ServeHTTP of the middleware does.
+func (o *otherwise) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	m := o.middleware
+	client := source.Identify(m.criterion, req)
+	d := &window.Decision{}
+	limiter.TakeOne(o.limiter, client, time.Since(limiter.Began), d)
 	if d.Reset == 0 {
 		m.serveUncounted(w, req, d)
 		return

@@ -137,6 +137,8 @@ func (m *ruled) serveClient(w http.ResponseWriter, req *http.Request, p *policy,
 	}
 	d := &window.Decision{}
 	switch {
+	case t.several != nil && len(t.limits) == 1:
+		limiter.TakeOne(t.several, client, at, d)
 	case t.several != nil:
 		limiter.TakeSeveral(t.several, client, at, d)
 	case m.local:

@@ -138,16 +138,7 @@ func findSeveral(q *Several, client string, now int64) []*window.Account {
 	accounts := make([]*window.Account, len(q.tables))
 	for i, t := range q.tables {
 		t.used = true
-		a := &window.Account{}
-		switch q.limits[i].Algorithm {
-		case window.Fixed:
-			a.Running = window.FixedFind(t.counts, client, now/1000)
-		case window.Sliding:
-			a.Running, a.Before = window.SlidingFind(t.counts, client, now/1000)
-		default:
-			a.Entry = window.EntryFind(t.entries, client, now)
-		}
-		accounts[i] = a
+		accounts[i] = window.Find(q.limits[i], t.counts, t.entries, client, now)
 	}
 	return accounts
 }
@@ -163,11 +154,7 @@ func takeSeveralShared(q *Several, client string, at time.Duration, d *window.De
 		return
 	}
 	if s.health >= away {
-		s.passed++
-		if !s.kept {
-			startKeeper(s)
-		}
-		takeSeveralAlone(q, client, at, nil, 0, d)
+		takeSeveralAway(q, client, at, d)
 		return
 	}
 	b := s.next
@@ -188,9 +175,25 @@ func takeSeveralShared(q *Several, client string, at time.Duration, d *window.De
 		judgeGroup(g, place, d)
 		return
 	}
-	s.ledger.mu.Lock()
+	takeSeveralUnanswered(q, client, at, b, g, place, d)
+}
+
+// takeSeveralUnanswered decides a request whose group got no answer.
+func takeSeveralUnanswered(q *Several, client string, at time.Duration, b *batch, g *group, place int64, d *window.Decision) {
+	q.ledger.mu.Lock()
 	// The wait may have been longer than a window: what counts is when it ended.
 	takeSeveralAlone(q, client, at+time.Since(b.start), g, place, d)
+}
+
+// takeSeveralAway decides a request while the store is away. Who calls it holds the
+// ledger's mutex, which it gives back.
+func takeSeveralAway(q *Several, client string, at time.Duration, d *window.Decision) {
+	s := q.store
+	s.passed++
+	if !s.kept {
+		startKeeper(s)
+	}
+	takeSeveralAlone(q, client, at, nil, 0, d)
 }
 
 // refuseKnownSeveral refuses a client by what is known, as refuseKnown does, and reports
@@ -261,6 +264,8 @@ func groupIn(b *batch, q *Several, client string, accounts []*window.Account, at
 		return g
 	}
 	g = &group{several: q, client: client, at: at, now: now, accounts: accounts}
+	accounts[0].Turn = b.turn
+	accounts[0].Group = len(b.groups)
 	if b.groupOf == nil {
 		b.groupOf = map[string]*group{}
 	}

@@ -28,6 +28,35 @@ type Account struct {
 	Running *FixedCount // fixed and sliding window: the window that runs
 	Before  *FixedCount // sliding window: the one before
 	Entry   *Entry      // the others
+
+	// Turn and Group are for whoever asks the store; nothing here reads them.
+	Turn  int64
+	Group int
+}
+
+// Find returns the account of a client under a limit at a time in unix milliseconds, by
+// the counts or the entries in which it is kept, whichever the algorithm has. It is the
+// same one as long as the window runs and nothing is evicted.
+func Find(l *Limit, counts *FixedCounts, entries *Entries, client string, now int64) *Account {
+	if entries != nil {
+		e := EntryFind(entries, client, now)
+		if e.account == nil {
+			e.account = &Account{Entry: e}
+		}
+		return e.account
+	}
+	if l.Algorithm == Fixed {
+		f := FixedFind(counts, client, now/1000)
+		if f.Account == nil {
+			f.Account = &Account{Running: f}
+		}
+		return f.Account
+	}
+	running, before := SlidingFind(counts, client, now/1000)
+	if running.Account == nil {
+		running.Account = &Account{Running: running, Before: before}
+	}
+	return running.Account
 }
 
 // Left returns how much of a limit is left by what is known, at a time in unix
@@ -96,6 +125,32 @@ func Alone(a *Account) bool {
 		return a.Running.Lost+a.Running.Unsettled > 0 || a.Before != nil && a.Before.Lost+a.Before.Unsettled > 0
 	}
 	return a.Entry.aloneAt > 0 || a.Entry.Log != nil && a.Entry.Log.alone > 0
+}
+
+// TakeOne is Take for one limit. It does not fill in d.Several.
+func TakeOne(l *Limit, a *Account, cost, now int64, d *Decision) {
+	left := Left(l, a, now)
+	if left < cost {
+		Refuse(l, a, left, cost, now, d)
+		return
+	}
+	count(l, a, cost, now, "", 1, false)
+	d.Allowed = true
+	d.Remaining = left - cost
+	d.Reset = seconds(Wait(l, a, Capacity(l), now))
+}
+
+// Refuse decides a request under one limit that has so little left, by what is known. It
+// does not fill in d.Several.
+func Refuse(l *Limit, a *Account, left, cost, now int64, d *Decision) {
+	if left > 0 {
+		d.Remaining = left
+	}
+	d.Reset = seconds(Wait(l, a, Capacity(l), now))
+	d.RetryAfter = d.Reset
+	if cost <= Capacity(l) {
+		d.RetryAfter = seconds(Wait(l, a, cost, now))
+	}
 }
 
 // Take counts one request in several accounts of one client, in all of them or in none, at

@@ -12,6 +12,8 @@ type Entry struct {
 	// Key is for whoever asks the store; nothing here reads it.
 	Key string
 
+	account *Account // that has this entry, once it was found
+
 	// What a bucket would lack if all gateways had let pass as much alone as this one,
 	// while the store is away.
 	alone, aloneAt int64

@@ -109,6 +109,9 @@ type FixedCount struct {
 	Turn int64
 	Slot int
 
+	// Account is the account that has this count as the running one, once it was found.
+	Account *Account
+
 	client string
 	place  int // in the order of its window
 }

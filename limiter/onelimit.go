@@ -1,0 +1,119 @@
+package limiter
+
+import (
+	"time"
+
+	"github.com/gatequota/gatequota/window"
+)
+
+// TakeOne is TakeSeveral for one limit, with less work. It does not fill in d.Several
+// but where the store did not answer.
+func TakeOne(q *Several, client string, at time.Duration, d *window.Decision) {
+	s := q.store
+	if s == nil {
+		takeOneLocal(q, client, at, d)
+		return
+	}
+	l, t := q.limits[0], q.tables[0]
+	s.ledger.mu.Lock()
+	now := (int64(at) + s.origin) / millisecond
+	a := window.Find(l, t.counts, t.entries, client, now)
+	left := window.Left(l, a, now)
+	if left < q.cost {
+		refuseOne(q, a, left, now, d)
+		return
+	}
+	b := s.next
+	if b == nil || a.Turn != b.turn || b.groups[a.Group].several.id != q.id {
+		takeFirstOfOne(q, client, at, d)
+		return
+	}
+	g := b.groups[a.Group]
+	g.requests++
+	place := g.requests
+	s.ledger.mu.Unlock()
+	<-b.done
+	decideOne(q, client, at, b, g, place, d)
+}
+
+// decideOne judges a request by what its batch brought.
+func decideOne(q *Several, client string, at time.Duration, b *batch, g *group, place int64, d *window.Decision) {
+	if !g.answered {
+		takeSeveralUnanswered(q, client, at, b, g, place, d)
+		return
+	}
+	earlier := place - 1
+	if earlier > g.admitted {
+		earlier = g.admitted
+	}
+	left := g.lefts[0] - earlier*q.cost
+	d.Way = Shared
+	d.Reset = g.resets[0]
+	if left >= q.cost {
+		d.Allowed = true
+		d.Remaining = left - q.cost
+		return
+	}
+	if left > 0 {
+		d.Remaining = left
+	}
+	d.RetryAfter = g.waits[0]
+	if q.refuses {
+		d.RetryAfter = -1
+	}
+}
+
+// takeFirstOfOne is TakeOne for the first request of a client in a batch, and while the
+// store is away. Who calls it holds the ledger's mutex.
+func takeFirstOfOne(q *Several, client string, at time.Duration, d *window.Decision) {
+	s := q.store
+	if s.health >= away {
+		takeSeveralAway(q, client, at, d)
+		return
+	}
+	b := s.next
+	leads := b == nil || len(b.groups) == maxBatch
+	if leads {
+		b = newBatch(s)
+	}
+	now := (int64(at) + s.origin) / millisecond
+	g := groupIn(b, q, client, findSeveral(q, client, now), int64(at), now)
+	g.requests++
+	place := g.requests
+	s.ledger.mu.Unlock()
+	if leads {
+		lead(b)
+	} else {
+		<-b.done
+	}
+	decideOne(q, client, at, b, g, place, d)
+}
+
+// refuseOne refuses a client by what is known. Who calls it holds the ledger's mutex, which
+// it gives back.
+func refuseOne(q *Several, a *window.Account, left, now int64, d *window.Decision) {
+	window.Refuse(q.limits[0], a, left, q.cost, now, d)
+	if q.refuses {
+		d.RetryAfter = -1
+	}
+	d.Way = Shared
+	if q.store.health >= away || window.Alone(a) {
+		d.Way = Local
+	}
+	q.tables[0].used = true
+	q.ledger.mu.Unlock()
+}
+
+// takeOneLocal is TakeOne where this gateway's memory counts.
+func takeOneLocal(q *Several, client string, at time.Duration, d *window.Decision) {
+	l, t := q.limits[0], q.tables[0]
+	q.ledger.mu.Lock()
+	t.used = true
+	now := (int64(at) + t.origin) / millisecond
+	window.TakeOne(l, window.Find(l, t.counts, t.entries, client, now), q.cost, now, d)
+	q.ledger.mu.Unlock()
+	d.Way = Local
+	if q.refuses {
+		d.RetryAfter = -1
+	}
+}
