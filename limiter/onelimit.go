@@ -14,11 +14,33 @@ func TakeOne(q *Several, client string, at time.Duration, d *window.Decision) {
 		takeOneLocal(q, client, at, d)
 		return
 	}
-	l, t := q.limits[0], q.tables[0]
+	t := q.tables[0]
 	s.ledger.mu.Lock()
 	now := (int64(at) + s.origin) / millisecond
-	a := window.Find(l, t.counts, t.entries, client, now)
-	left := window.Left(l, a, now)
+	var a *window.Account
+	if t.entries != nil {
+		e := t.entries.Clients[client]
+		if e != nil {
+			a = e.Account
+		}
+	} else {
+		c := t.counts
+		f := c.Newest[client]
+		if f != nil && now < c.End*1000 && now >= c.Start*1000 {
+			a = f.Account
+			if a != nil && f.Known != a.Known {
+				a.Until = 0 // others count here too
+			}
+		}
+	}
+	if a == nil {
+		a = window.Find(q.limits[0], t.counts, t.entries, client, now)
+	}
+	if now < a.Until && now >= a.Since && a.By == q.id {
+		refuseAgain(q, a, now, d)
+		return
+	}
+	left := window.Left(q.limits[0], a, now)
 	if left < q.cost {
 		refuseOne(q, a, left, now, d)
 		return
@@ -100,6 +122,31 @@ func refuseOne(q *Several, a *window.Account, left, now int64, d *window.Decisio
 	if q.store.health >= away || window.Alone(a) {
 		d.Way = Local
 	}
+	if d.Way == Shared && !q.refuses {
+		a.By = q.id
+		a.Since = now
+		if a.Running != nil {
+			a.Known = a.Running.Known
+		}
+		a.Left = d.Remaining
+		a.Until = now + window.Wait(q.limits[0], a, q.cost, now)
+		a.Full = now + window.Wait(q.limits[0], a, window.Capacity(q.limits[0]), now)
+	}
+	q.tables[0].used = true
+	q.ledger.mu.Unlock()
+}
+
+// refuseAgain refuses a client as it was refused before, since what is known has not
+// changed, and the time until which it is has not come. Who calls it holds the ledger's
+// mutex, which it gives back.
+func refuseAgain(q *Several, a *window.Account, now int64, d *window.Decision) {
+	d.Way = Shared
+	if q.store.health >= away {
+		d.Way = Local
+	}
+	d.Reset = (a.Full - now + 999) / 1000
+	d.RetryAfter = (a.Until - now + 999) / 1000
+	d.Remaining = a.Left
 	q.tables[0].used = true
 	q.ledger.mu.Unlock()
 }

@@ -528,6 +528,9 @@ func admit(g *group) int64 {
 func settle(g *group) bool {
 	g.settled = nil
 	g.answered = true
+	for _, a := range g.accounts {
+		a.Until = 0 // what is known has changed
+	}
 	g.resets, g.waits = window.Waits(g.several.limits, g.accounts, g.several.cost, g.now)
 	return true
 }

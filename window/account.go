@@ -29,9 +29,16 @@ type Account struct {
 	Before  *FixedCount // sliding window: the one before
 	Entry   *Entry      // the others
 
-	// Turn and Group are for whoever asks the store; nothing here reads them.
+	// Turn and Group, and what follows, are for whoever asks the store; nothing here reads
+	// them.
 	Turn  int64
 	Group int
+	// From Since, in unix milliseconds, until Until all requests of the limiter By are
+	// refused, and at Full the limit is whole again, by what was known when one was.
+	Since, Until, Full int64
+	Left               int64 // what was left, less than a request costs
+	Known              int64 // of Running
+	By                 string
 }
 
 // Find returns the account of a client under a limit at a time in unix milliseconds, by
@@ -40,10 +47,10 @@ type Account struct {
 func Find(l *Limit, counts *FixedCounts, entries *Entries, client string, now int64) *Account {
 	if entries != nil {
 		e := EntryFind(entries, client, now)
-		if e.account == nil {
-			e.account = &Account{Entry: e}
+		if e.Account == nil {
+			e.Account = &Account{Entry: e}
 		}
-		return e.account
+		return e.Account
 	}
 	if l.Algorithm == Fixed {
 		f := FixedFind(counts, client, now/1000)

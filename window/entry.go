@@ -12,7 +12,8 @@ type Entry struct {
 	// Key is for whoever asks the store; nothing here reads it.
 	Key string
 
-	account *Account // that has this entry, once it was found
+	// Account is the account that has this entry, once it was found.
+	Account *Account
 
 	// What a bucket would lack if all gateways had let pass as much alone as this one,
 	// while the store is away.
@@ -38,22 +39,25 @@ func EntryClient(e *Entry) string {
 //
 // Entries are not safe for concurrent use.
 type Entries struct {
-	logs    bool
-	max     int
-	clients map[string]*Entry
-	order   []*Entry // the same, to be picked from, and visited part by part
+	// Clients has the entries by client. It is there to be read without a call, where each
+	// one costs.
+	Clients map[string]*Entry
+
+	logs  bool
+	max   int
+	order []*Entry // the same, to be picked from, and visited part by part
 }
 
 // NewEntries returns an empty table of logs or of buckets for at most max clients, at
 // least 1.
 func NewEntries(logs bool, max int) *Entries {
-	return &Entries{logs: logs, max: max, clients: map[string]*Entry{}}
+	return &Entries{logs: logs, max: max, Clients: map[string]*Entry{}}
 }
 
 // EntryFind returns the entry of a client at a time in unix milliseconds. It is zero if
 // there was none. It stays valid, if of no use to others, when it is evicted.
 func EntryFind(t *Entries, client string, now int64) *Entry {
-	e := t.clients[client]
+	e := t.Clients[client]
 	if e != nil {
 		return e
 	}
@@ -67,7 +71,7 @@ func EntryFind(t *Entries, client string, now int64) *Entry {
 	if t.logs {
 		e.Log = &Log{}
 	}
-	t.clients[client] = e
+	t.Clients[client] = e
 	t.order = append(t.order, e)
 	return e
 }
@@ -90,7 +94,7 @@ func entryEvict(t *Entries, now int64) {
 	t.order[victim.place] = last
 	t.order[count-1] = nil
 	t.order = t.order[:count-1]
-	delete(t.clients, victim.client)
+	delete(t.Clients, victim.client)
 }
 
 // logUnits returns how many units the log of an entry is known to have.
@@ -116,7 +120,7 @@ func EntriesPart(t *Entries, count, next int) (part []*Entry, after int) {
 
 // EntriesClear drops all entries.
 func EntriesClear(t *Entries) {
-	t.clients = map[string]*Entry{}
+	t.Clients = map[string]*Entry{}
 	t.order = nil
 }
 
