@@ -17,8 +17,9 @@ type options struct {
 	err   error
 	names map[string]bool // of the counts in the scope
 
-	maxLog int64       // the highest limit of a sliding log
-	whence *IPStrategy // of addresses that are no part of a criterion; nil: the peer
+	maxLog    int64       // the highest limit of a sliding log
+	keySecret string      // for digests of clients; empty: none
+	whence    *IPStrategy // of addresses that are no part of a criterion; nil: the peer
 }
 
 func (o *options) fail(err error) {
@@ -238,7 +239,7 @@ func (o *options) text(option string, value interface{}) string {
 func (o *options) given(option string, value interface{}) string {
 	text := o.text(option, value)
 	if value != nil && strings.Trim(text, " \t") == "" {
-		o.refuse(option, text, "a name is wanted; leave the option out if there is none")
+		o.refuse(option, text, "it is empty; leave the option out if that is meant")
 	}
 	return text
 }
@@ -256,6 +257,9 @@ func (o *options) token(option string, value interface{}, want string) string {
 // over that was cut at commas.
 func (o *options) list(option string, texts []string) []string {
 	var list []string
+	if texts != nil && len(texts) == 0 {
+		o.fail(fmt.Errorf("option %s is an empty list: leave it out if nothing is to be in it", option))
+	}
 	for i, text := range texts {
 		text = strings.TrimSpace(text)
 		if text == "" {

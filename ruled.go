@@ -1,7 +1,6 @@
 package gatequota
 
 import (
-	"math"
 	"net/http"
 	"net/netip"
 	"time"
@@ -22,6 +21,7 @@ type ruled struct {
 	policies []*policy
 	matches  []*rule.Match // of the policies
 	paths    bool          // the path of a request matters
+	regex    bool          // it is searched
 	local    bool
 	secret   string
 	guard    *limiter.Guard // nil: none
@@ -36,6 +36,7 @@ func newRuled(next http.Handler, s *setting, name string, now time.Time) *ruled 
 		m.matches = append(m.matches, p.match)
 		m.paths = m.paths || len(s.policies) > 1 || p.exempt != nil
 	}
+	m.regex = rule.UsesRegex(m.matches)
 	if s.guard != nil {
 		m.guard = limiter.NewGuard(s.scope, s.guard.limit, s.guard.window, now)
 	}
@@ -44,96 +45,80 @@ func newRuled(next http.Handler, s *setting, name string, now time.Time) *ruled 
 
 // ServeHTTP does what ServeHTTP of the plain middleware does, by the policy that applies.
 func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	p := m.policies[0]
-	if m.paths {
-		path := &rule.Path{}
-		rule.PathOf(req, path)
-		if path.Raw == path.Clean {
-			p = m.policies[rule.Find(m.matches, req, path)]
-		} else {
-			p = m.stricter(req, path)
-		}
-		if p.exempt != nil && exempt(p, req, path) {
-			m.next.ServeHTTP(w, req)
-			return
-		}
-	}
-	client := source.Identify(&p.criterion, req)
-	if client == "" {
-		m.serveNameless(w, req, p)
+	if !m.paths {
+		m.serve(w, req, m.policies[0], nil, m.next, m.guard)
 		return
 	}
-	m.serveClient(w, req, p, client)
+	path := &rule.Path{}
+	rule.PathOf(req, path)
+	if m.regex && len(path.Raw) > rule.MaxPath {
+		reply.TooLong(w, req)
+		return
+	}
+	p := m.policies[rule.Find(m.matches, req, path.Clean)]
+	if path.Raw == path.Clean && path.Lenient == path.Clean {
+		m.serve(w, req, p, path, m.next, m.guard)
+		return
+	}
+	m.serveForms(w, req, p, path)
 }
 
-// stricter returns the policy of a request whose path has two forms: that for the clean
-// one, unless the one for the raw lets this client make fewer requests.
-func (m *ruled) stricter(req *http.Request, path *rule.Path) *policy {
-	clean := m.policies[rule.Find(m.matches, req, &rule.Path{Clean: path.Clean, Raw: path.Clean})]
-	raw := m.policies[rule.Find(m.matches, req, &rule.Path{Clean: path.Raw, Raw: path.Raw})]
-	if raw != clean && m.rate(raw, req, path) < m.rate(clean, req, path) {
-		return raw
+// serveForms serves a request whose path servers read in several ways, by the policies of
+// all of them: the one in front is that of the clean form, and the request passes if all
+// let it pass.
+func (m *ruled) serveForms(w http.ResponseWriter, req *http.Request, clean *policy, path *rule.Path) {
+	raw := m.policies[rule.Find(m.matches, req, path.Raw)]
+	lenient := m.policies[rule.Find(m.matches, req, path.Lenient)]
+	next := m.next
+	if lenient != clean && lenient != raw {
+		next = &form{ruled: m, policy: lenient, path: path, next: next}
 	}
-	return clean
+	if raw != clean {
+		next = &form{ruled: m, policy: raw, path: path, next: next}
+	}
+	m.serve(w, req, clean, path, next, m.guard)
 }
 
-// rate returns how many requests a second a policy lets the client of this one make.
-func (m *ruled) rate(p *policy, req *http.Request, path *rule.Path) float64 {
-	if p.dryRun || p.exempt != nil && exempt(p, req, path) {
-		return math.Inf(1)
+// form is the handler behind the policy of one form of a path, for that of another.
+type form struct {
+	ruled  *ruled
+	policy *policy
+	path   *rule.Path
+	next   http.Handler
+}
+
+// ServeHTTP serves a request that another policy let pass.
+func (f *form) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	f.ruled.serve(w, req, f.policy, f.path, f.next, nil)
+}
+
+// serve serves a request by a policy, in front of next, and behind a guard unless that is
+// nil. The path is nil where nothing is exempt.
+func (m *ruled) serve(w http.ResponseWriter, req *http.Request, p *policy, path *rule.Path, next http.Handler, guard *limiter.Guard) {
+	if p.exempt != nil && exempt(p, req, path) {
+		next.ServeHTTP(w, req)
+		return
 	}
+	at := time.Since(limiter.Began)
 	client := source.Identify(&p.criterion, req)
-	switch {
-	case client != "":
-		return tierOf(p, client, req, m.secret).rate
-	case p.criterion.OnMissing == source.MissingSkip:
-		return math.Inf(1)
-	}
-	return 0
-}
-
-// exempt reports whether a policy does not limit a request.
-func exempt(p *policy, req *http.Request, path *rule.Path) bool {
-	addr := netip.Addr{}
-	if len(p.exempt.Networks) > 0 {
-		found, certain := source.ClientAddr(p.exemptBy, req)
-		if certain {
-			addr = found
-		}
-	}
-	return rule.Exempted(p.exempt, req, path, addr)
-}
-
-// serveNameless serves a request that lacks what clients are told apart by.
-func (m *ruled) serveNameless(w http.ResponseWriter, req *http.Request, p *policy) {
-	refused := p.criterion.OnMissing == source.MissingRefuse
-	if refused && !p.dryRun {
+	if client == "" && p.criterion.OnMissing == source.MissingRefuse && !p.dryRun {
 		reply.Reject(w, req)
 		return
 	}
-	if m.guard != nil {
-		retryAfter := limiter.TakeGuard(m.guard, time.Since(limiter.Began), p.cost)
+	t := p.ordinary
+	if client != "" {
+		t = tierOf(p, client, req, m.secret)
+	}
+	if guard != nil {
+		retryAfter := limiter.TakeGuard(guard, at, p.cost)
 		if retryAfter > 0 {
-			m.serveGuarded(w, req, p, p.ordinary, retryAfter)
+			m.serveGuarded(w, req, p, t, retryAfter, next)
 			return
 		}
 	}
-	if refused {
-		m.noteDryRun(w, p, p.ordinary, true)
-	}
-	m.next.ServeHTTP(w, req)
-}
-
-// serveClient serves a request of a client by a policy.
-func (m *ruled) serveClient(w http.ResponseWriter, req *http.Request, p *policy, client string) {
-	at := time.Since(limiter.Began)
-	t := tierOf(p, client, req, m.secret)
-	if m.guard != nil {
-		retryAfter := limiter.TakeGuard(m.guard, at, p.cost)
-		if retryAfter > 0 {
-			m.serveGuarded(w, req, p, t, retryAfter)
-			return
-		}
+	if client == "" {
+		m.serveNameless(w, req, p, next)
+		return
 	}
 	d := &window.Decision{}
 	switch {
@@ -148,8 +133,8 @@ func (m *ruled) serveClient(w http.ResponseWriter, req *http.Request, p *policy,
 	}
 	tell(w, t, d)
 	// What passes all the same is for the guard to count, unless it is itself on trial.
-	if m.guard != nil && !d.Allowed && (!p.dryRun || m.dryRun) {
-		limiter.GiveBack(m.guard, at, p.cost)
+	if guard != nil && !d.Allowed && (!p.dryRun || m.dryRun) {
+		limiter.GiveBack(guard, at, p.cost)
 	}
 	if p.dryRun {
 		m.noteDryRun(w, p, t, !d.Allowed)
@@ -157,18 +142,38 @@ func (m *ruled) serveClient(w http.ResponseWriter, req *http.Request, p *policy,
 		refuse(w, req, t, d)
 		return
 	}
-	m.next.ServeHTTP(w, req)
+	next.ServeHTTP(w, req)
+}
+
+// serveNameless lets a request pass that lacks what clients are told apart by.
+func (m *ruled) serveNameless(w http.ResponseWriter, req *http.Request, p *policy, next http.Handler) {
+	if p.criterion.OnMissing == source.MissingRefuse {
+		m.noteDryRun(w, p, p.ordinary, true)
+	}
+	next.ServeHTTP(w, req)
 }
 
 // serveGuarded serves a request for which the guard has no room.
-func (m *ruled) serveGuarded(w http.ResponseWriter, req *http.Request, p *policy, t *tier, retryAfter int64) {
+func (m *ruled) serveGuarded(w http.ResponseWriter, req *http.Request, p *policy, t *tier, retryAfter int64, next http.Handler) {
 	reply.WriteUncounted(t.fields, w.Header(), limiter.Gateway)
 	if !p.dryRun {
 		reply.Unavailable(t.fields, w, req, retryAfter)
 		return
 	}
 	m.noteDryRun(w, p, t, true)
-	m.next.ServeHTTP(w, req)
+	next.ServeHTTP(w, req)
+}
+
+// exempt reports whether a policy does not limit a request.
+func exempt(p *policy, req *http.Request, path *rule.Path) bool {
+	addr := netip.Addr{}
+	if len(p.exempt.Networks) > 0 {
+		found, certain := source.ClientAddr(p.exemptBy, req)
+		if certain {
+			addr = found
+		}
+	}
+	return rule.Exempted(p.exempt, req, path, addr)
 }
 
 // tierOf returns the tier of a client under a policy.
@@ -177,13 +182,7 @@ func tierOf(p *policy, client string, req *http.Request, secret string) *tier {
 		return t
 	}
 	if len(p.hashes) > 0 {
-		digest := ""
-		if secret == "" {
-			digest = source.Digest(client)
-		} else {
-			digest = source.KeyedDigest(secret, client)
-		}
-		if t := p.hashes[digest]; t != nil {
+		if t := p.hashes[keyDigest(client, secret)]; t != nil {
 			return t
 		}
 	}
@@ -200,6 +199,14 @@ func tierOf(p *policy, client string, req *http.Request, secret string) *tier {
 		return t
 	}
 	return p.plans.otherwise
+}
+
+// keyDigest returns the digest of a client as keys have it, before it is hexadecimal.
+func keyDigest(client, secret string) string {
+	if secret == "" {
+		return source.Digest(client)
+	}
+	return source.KeyedDigest(secret, client)
 }
 
 // tell writes the fields of an answer.

@@ -3,7 +3,6 @@ package gatequota
 import (
 	"encoding/hex"
 	"fmt"
-	"math"
 	"net/textproto"
 	"regexp"
 	"sort"
@@ -66,7 +65,6 @@ type plans struct {
 // in how high their limits are alone, and share their counts.
 type tier struct {
 	limits []limit
-	rate   float64 // requests a second that it lets a client make
 	fields *reply.Fields
 
 	// These are made by New: one where there is one limit and a request costs 1.
@@ -133,6 +131,7 @@ func check(config *Config, name string) (*setting, error) {
 		SourceCriterion: &config.SourceCriterion, OnStoreFailure: config.OnStoreFailure, Exempt: &config.Exempt,
 		Plans: &config.Plans, Overrides: config.Overrides, DryRun: config.DryRun,
 	}
+	o.keySecret = o.secret("valkey.keySecret", config.Valkey.KeySecret, config.Valkey.KeySecretFile)
 	told := o.told(config)
 	top := o.policy("", base, nil, s.scope, told)
 	for i := range config.Rules {
@@ -315,7 +314,7 @@ func (o *options) conditions(path string, r *RuleConfig, m *rule.Match) {
 		set++
 		o.wrap(path+"pathRegex", rule.SetPathRegex(m, o.text(path+"pathRegex", r.PathRegex)))
 	}
-	if len(r.Methods) > 0 {
+	if r.Methods != nil {
 		set++
 		o.wrap(path+"methods", rule.SetMethods(m, o.list(path+"methods", r.Methods)))
 	}
@@ -325,7 +324,7 @@ func (o *options) conditions(path string, r *RuleConfig, m *rule.Match) {
 	}
 	if r.Header.Name != nil || r.Header.Value != nil {
 		set++
-		o.wrap(path+"header", rule.SetHeader(m, o.text(path+"header.name", r.Header.Name), o.text(path+"header.value", r.Header.Value)))
+		o.wrap(path+"header", rule.SetHeader(m, o.text(path+"header.name", r.Header.Name), o.given(path+"header.value", r.Header.Value)))
 	}
 	if set == 0 {
 		o.fail(fmt.Errorf("option %s has no condition: set at least one of path, pathPrefix, pathRegex, methods, host and header", strings.TrimSuffix(path, ".")))
@@ -453,16 +452,14 @@ func lowest(limits []limit) int64 {
 // newTier returns a tier of a policy.
 func newTier(p *policy, scope string, limits []limit) *tier {
 	var told []reply.Policy
-	rate := math.Inf(1)
 	for _, l := range limits {
-		rate = math.Min(rate, float64(l.limit)/float64(l.window)/float64(p.cost))
 		name := scope
 		if l.name != "" {
 			name += ":" + l.name
 		}
 		told = append(told, reply.Policy{Name: name, Limit: l.limit, Window: l.window})
 	}
-	return &tier{limits: limits, rate: rate, fields: reply.New(told, &p.told)}
+	return &tier{limits: limits, fields: reply.New(told, &p.told)}
 }
 
 // plans returns nil where none are set.
@@ -521,9 +518,14 @@ func (o *options) allowance(path string, value, burst interface{}, named []Limit
 		}
 		o.replace(path, value, burst, p, &limits[0])
 	}
+	seen := map[string]bool{}
 	for i := range named {
 		at := path + "limits[" + strconv.Itoa(i) + "]."
 		name := o.text(at+"name", named[i].Name)
+		if seen[name] {
+			o.refuse(at+"name", name, "this limit is replaced already")
+		}
+		seen[name] = true
 		if named[i].Window != nil {
 			o.fail(fmt.Errorf("option %swindow has no place here: the windows are the same for all clients", at))
 		}
@@ -558,6 +560,7 @@ func (o *options) replace(path string, value, burst interface{}, p *policy, l *l
 func (o *options) overrides(path string, configs []OverrideConfig, p *policy, scope string) {
 	p.values = map[string]*tier{}
 	p.hashes = map[string]*tier{}
+	seen := map[string]bool{}
 	for i := range configs {
 		config := &configs[i]
 		at := path + "overrides[" + strconv.Itoa(i) + "]."
@@ -567,26 +570,27 @@ func (o *options) overrides(path string, configs []OverrideConfig, p *policy, sc
 			o.fail(fmt.Errorf("option %svalue: exactly one of value and hash names the client", at))
 			return
 		}
-		clients, client := p.values, ""
+		digest := ""
 		if value != "" {
 			identity, err := source.ValueIdentity(&p.criterion, value)
 			if err != nil {
 				o.fail(fmt.Errorf("option %svalue: %s", at, strings.Replace(err.Error(), strconv.Quote(value), "the value", 1)))
 			}
-			client = identity
+			p.values[identity] = t
+			digest = keyDigest(identity, o.keySecret)
 		} else {
 			hash = strings.ToLower(hash)
 			if !hashPattern.MatchString(hash) {
 				o.fail(fmt.Errorf("option %shash: the 64 hexadecimal digits are wanted that stand in braces in the client's keys", at))
 			}
-			digest, _ := hex.DecodeString(hash)
-			clients = p.hashes
-			client = string(digest)
+			raw, _ := hex.DecodeString(hash)
+			digest = string(raw)
+			p.hashes[digest] = t
 		}
-		if clients[client] != nil {
+		if seen[digest] {
 			o.fail(fmt.Errorf("option %svalue: another override is for the same client", at))
 		}
-		clients[client] = t
+		seen[digest] = true
 	}
 }
 
@@ -606,9 +610,6 @@ func (o *options) guard(config *GatewayLimitConfig, policies []*policy) *guard {
 
 // exempt returns nil where nothing is exempt.
 func (o *options) exempt(path string, config *ExemptConfig) *rule.Exempt {
-	if len(config.IPs) == 0 && len(config.Paths) == 0 && len(config.Methods) == 0 && config.Preflight == nil {
-		return nil
-	}
 	e := &rule.Exempt{Networks: o.networks(path+"ips", config.IPs), Preflight: o.boolean(path+"preflight", config.Preflight)}
 	for i, text := range o.list(path+"paths", config.Paths) {
 		o.wrap(path+"paths["+strconv.Itoa(i)+"]", rule.AddPath(e, text))

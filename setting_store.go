@@ -45,7 +45,7 @@ func (o *options) store(config *ValkeyConfig, shared bool) *limiter.StoreSetting
 	case shared:
 		o.fail(errors.New("option valkey.endpoints is missing: name one store, such as valkey:6379, or set mode to local"))
 	}
-	s.KeySecret = o.secret("valkey.keySecret", config.KeySecret, config.KeySecretFile)
+	s.KeySecret = o.keySecret
 	if s.KeySecret != "" && len(s.KeySecret) < minKeySecret {
 		o.fail(fmt.Errorf("option valkey.keySecret: at least %d bytes are wanted, and it has %d", minKeySecret, len(s.KeySecret)))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -64,36 +65,24 @@ func TestOnlyWhatIsUsedIsPaidFor(t *testing.T) {
 	}
 }
 
-// The tiers of a policy differ in how many requests they let a client make, each by its
-// cost and by the strictest of its limits.
-func TestRates(t *testing.T) {
+func TestPlansAndOverridesAreForTheLimitsBesideThem(t *testing.T) {
 	config := least()
-	config.Limit, config.Window = nil, nil
-	config.Limits = []LimitConfig{{Name: "second", Limit: "10", Window: "1s"}, {Name: "day", Limit: "86400", Window: "1d"}}
-	config.Plans = PlansConfig{Header: "X-Plan", Values: map[string]AllowanceConfig{
-		"gold": {Limits: []LimitConfig{{Name: "day", Limit: "172800"}}},
-		"max":  {Limits: []LimitConfig{{Name: "day", Limit: "8640000"}}},
-	}}
-	config.Overrides = []OverrideConfig{{Value: "192.0.2.1", Limits: []LimitConfig{{Name: "second", Limit: "5"}, {Name: "day", Limit: "8640000"}}}}
-	config.Rules = []RuleConfig{{Name: "dear", Path: "/dear", Cost: "4"}, {Name: "apart", Path: "/apart", Limit: "30", Window: "1m"}}
-	s := checked(t, config)
-	dear, apart, rest := s.policies[0], s.policies[1], s.policies[2]
-	got := []float64{
-		dear.ordinary.rate, dear.plans.values["gold"].rate, apart.ordinary.rate,
-		rest.ordinary.rate, rest.plans.values["gold"].rate, rest.plans.values["max"].rate,
+	config.Plans = PlansConfig{Header: "X-Plan", Values: map[string]AllowanceConfig{"gold": {Limit: "200"}}}
+	config.Overrides = []OverrideConfig{{Value: "192.0.2.1", Limit: "5"}}
+	config.Rules = []RuleConfig{
+		{Name: "dear", Path: "/dear", Cost: "4"},
+		{Name: "apart", Path: "/apart", Limit: "30"},
+		{Name: "other", Path: "/other", SourceCriterion: &SourceCriterion{RequestHost: true}},
 	}
-	for i, want := range []float64{0.25, 0.5, 0.5, 1, 2, 10} {
-		if got[i] != want {
-			t.Errorf("rates %v, the one at %d should be %v", got, i, want)
+	for i, want := range []struct{ plans, overrides, name string }{{"gold", "1", ""}, {"", "0", "apart"}, {"gold", "0", "other"}, {"gold", "1", ""}} {
+		p := checked(t, config).policies[i]
+		plans := ""
+		if p.plans != nil {
+			plans = strings.Join(sorted(config.Plans.Values), ",")
 		}
-	}
-	for _, each := range rest.values {
-		if each.rate != 5 {
-			t.Errorf("the rate of an override is %v", each.rate)
+		if plans != want.plans || strconv.Itoa(len(p.values)) != want.overrides || p.ordinary.limits[0].name != want.name {
+			t.Errorf("rule %q: plans %q, %d overrides, count %q; want %+v", p.name, plans, len(p.values), p.ordinary.limits[0].name, want)
 		}
-	}
-	if apart.plans != nil || len(apart.values) > 0 || len(dear.values) != 1 {
-		t.Errorf("plans %v, overrides %v and %v", apart.plans, apart.values, dear.values)
 	}
 }
 

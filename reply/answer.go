@@ -28,6 +28,7 @@ const (
 
 	refusal     = "Too many requests. Try again later.\n"
 	unavailable = "The service is not available now. Try again later.\n"
+	tooLong     = "The path of the request is too long.\n"
 	rejection   = "Bad request. It lacks what clients are told apart by.\n"
 )
 
@@ -44,6 +45,8 @@ var (
 		`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",`+
 			`"title":"Request cannot be satisfied due to temporary server capacity constraints",`+
 			`"status":503,"violated-policies":[]}`+"\n", "14") // UNAVAILABLE
+	tooLongAnswer = newAnswer(http.StatusRequestURITooLong, tooLong,
+		`{"type":"about:blank","title":"URI Too Long","status":414}`+"\n", "3") // INVALID_ARGUMENT
 	rejectAnswer = newAnswer(http.StatusBadRequest, rejection,
 		`{"type":"about:blank","title":"Bad Request","status":400,`+
 			`"detail":"The request lacks what clients are told apart by."}`+"\n", "3") // INVALID_ARGUMENT
@@ -162,6 +165,12 @@ func Unavailable(f *Fields, w http.ResponseWriter, req *http.Request, retryAfter
 // INVALID_ARGUMENT.
 func Reject(w http.ResponseWriter, req *http.Request) {
 	give(unexposed, rejectAnswer, w, req, methodForm(req, acceptForm(req.Header["Accept"])), -1, nil)
+}
+
+// TooLong answers 414: the path of a request is longer than the rules are asked about. A
+// gRPC call gets INVALID_ARGUMENT.
+func TooLong(w http.ResponseWriter, req *http.Request) {
+	give(unexposed, tooLongAnswer, w, req, methodForm(req, acceptForm(req.Header["Accept"])), -1, nil)
 }
 
 // unexposed are fields of no middleware.

@@ -35,17 +35,6 @@ func Empty(e *Exempt) bool {
 	return len(e.Networks) == 0 && !e.Preflight && e.paths == nil && len(e.methods) == 0
 }
 
-// AddNetwork exempts an address, or a range of them in CIDR notation. The error quotes
-// what is neither.
-func AddNetwork(e *Exempt, text string) error {
-	network, err := source.ParsePrefix(text)
-	if err != nil {
-		return err
-	}
-	e.Networks = append(e.Networks, network)
-	return nil
-}
-
 // AddPath exempts a path, or, when it ends in "/*", all paths below that: "/assets/*"
 // exempts /assets/logo.png, and neither /assets nor /assets/. The error says what can be
 // exempt: no path is that does not arrive in its clean form, or holds a percent sign or
@@ -56,11 +45,11 @@ func AddPath(e *Exempt, path string) error {
 	if below && exact == "" {
 		exact = "/"
 	}
-	if err := checkPath(path); err != nil {
-		return err
-	}
 	if strings.Contains(exact, "*") {
 		return refusal(path, "an asterisk stands only at the end and behind a slash, as in /assets/*")
+	}
+	if err := checkPath(exact); err != nil {
+		return err
 	}
 	plain := source.CleanPath(exact)
 	if below {

@@ -2,12 +2,10 @@
 // exempt from all of them.
 //
 // A path can be written in many ways, and a gateway does not know which of them the
-// application behind it takes for the same. So a request has two forms of its path
-// here: the clean one of source.CleanPath, and the one that was sent. What loosens a
-// limit must hold by both, what tightens it by either:
-//
-//   - Where the two forms fall under different rules, the less generous one applies.
-//   - No path exempts whose forms differ.
+// application behind it takes for the same. So a request has several forms of its path
+// here: the clean one of source.CleanPath, the one that was sent, and the lenient one of
+// source.LenientPath. It falls under the rules of all its forms, and no path exempts
+// whose forms differ.
 //
 // The functions that see requests are written for an interpreter, in which a call of
 // a function costs as much as ten comparisons.
@@ -29,10 +27,6 @@ import (
 // Without a condition it is for all requests. It is built once, by the functions that
 // set its conditions, and not changed while requests are served.
 type Match struct {
-	// Rate tells how generous the rule is: the requests a second that it lets a
-	// client make. +Inf is a rule that refuses nothing. It must not be NaN.
-	Rate float64
-
 	open    string          // the path or the prefix as source.CleanPath has it, and a slash; empty: any path
 	exact   bool            // open is all of the path
 	written string          // open as it is sent by who writes it as the operator did; empty: the same
@@ -153,36 +147,52 @@ func SetHeader(m *Match, name, value string) error {
 	return nil
 }
 
-// A Path is the path of a request in its two forms.
+// A Path is the path of a request in the forms in which servers may read it.
 type Path struct {
-	Clean string // as source.CleanPath has it
-	Raw   string // as source.EscapedPath has it
+	Clean   string // as source.CleanPath has it
+	Raw     string // as source.EscapedPath has it
+	Lenient string // as source.LenientPath has it
+}
+
+// MaxPath is the length in bytes, 8 KiB, of the longest path in which expressions are to
+// be searched: a client must not buy much time with one request.
+const MaxPath = 8 << 10
+
+// UsesRegex says whether a path is searched for one of these matches.
+func UsesRegex(matches []*Match) bool {
+	for _, m := range matches {
+		if m.regex != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // PathOf fills in the forms of the path of req.
 func PathOf(req *http.Request, p *Path) {
 	u := req.URL
 	raw := u.EscapedPath()
-	if raw == u.Path && raw != "" && raw[0] == '/' {
+	if raw == u.Path && raw != "" && raw[0] == '/' && strings.IndexByte(raw, ';') < 0 {
 		p.Raw = raw
 		p.Clean = path.Clean(raw) // without escapes, this is source.CleanPath
+		p.Lenient = p.Clean
 		return
 	}
 	pathOfOther(req, p)
 }
 
-// pathOfOther does what PathOf does, for a path with escapes or none at all.
+// pathOfOther does what PathOf does, for a path that servers may read in several ways, or
+// for none at all.
 func pathOfOther(req *http.Request, p *Path) {
 	p.Raw = source.EscapedPath(req)
 	p.Clean = source.CleanPath(p.Raw)
+	p.Lenient = source.LenientPath(p.Raw)
 }
 
-// Find returns the index of the rule that req falls under: of the first match by the
-// clean path or by the raw path, whichever is less generous, the earlier one if they
-// are equally so. The last entry must be for all requests. Without an entry Find
-// returns -1.
-func Find(matches []*Match, req *http.Request, p *Path) int {
-	open := p.Clean + "/" // whole segments are compared where both end in a slash
+// Find returns the index of the rule that req falls under by one form of its path: of the
+// first match. The last entry must be for all requests. Without an entry Find returns -1.
+func Find(matches []*Match, req *http.Request, form string) int {
+	open := form + "/" // whole segments are compared where both end in a slash
 	for i, m := range matches {
 		n := len(m.open)
 		if len(open) < n || open[:n] != m.open || m.exact && len(open) != n {
@@ -193,11 +203,8 @@ func Find(matches []*Match, req *http.Request, p *Path) int {
 		if m.methods != nil && !m.methods[req.Method] && !m.methods[strings.ToUpper(req.Method)] {
 			continue
 		}
-		if m.more && !othersHold(m, req, p.Clean) {
+		if m.more && !othersHold(m, req, form) {
 			continue
-		}
-		if p.Raw != p.Clean {
-			return lessGenerous(matches, req, p, i)
 		}
 		return i
 	}
@@ -228,23 +235,11 @@ func othersHold(m *Match, req *http.Request, path string) bool {
 	return m.regex == nil || m.regex.MatchString(path)
 }
 
-// lessGenerous returns what Find does, where clean is what it finds by the clean path
-// and the raw path differs from that.
-func lessGenerous(matches []*Match, req *http.Request, p *Path, clean int) int {
-	raw := Find(matches, req, &Path{Clean: p.Raw, Raw: p.Raw})
-	if raw == clean || matches[raw].Rate > matches[clean].Rate {
-		return clean
-	}
-	if matches[raw].Rate == matches[clean].Rate && clean < raw {
-		return clean
-	}
-	return raw
-}
-
 var (
-	tokenPattern = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
-	hostPattern  = regexp.MustCompile(`^[a-z0-9._-]*[a-z0-9_-]$`)
-	strayPercent = regexp.MustCompile(`%([^0-9A-Fa-f]|.[^0-9A-Fa-f]|.?$)`)
+	tokenPattern  = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	methodPattern = regexp.MustCompile("^[A-Z][A-Z_-]*$")
+	hostPattern   = regexp.MustCompile(`^[a-z0-9._-]*[a-z0-9_-]$`)
+	strayPercent  = regexp.MustCompile(`%([^0-9A-Fa-f]|.[^0-9A-Fa-f]|.?$)`)
 )
 
 // refusal is the error for a value of an option, which it quotes, and tells what is
@@ -265,6 +260,8 @@ func checkPath(path string) error {
 	switch {
 	case path == "" || path[0] != '/':
 		return refusal(path, "a path is wanted, which begins with a slash")
+	case strings.ContainsAny(path, "*{}") || strings.Contains(path, "/:") || strings.Contains(path, ",/"):
+		return refusal(path, "a path has no wildcards and is one path; pathPrefix is for all paths below one, pathRegex for patterns")
 	case strings.ContainsAny(path, "?#"):
 		return refusal(path, "a path has neither a query nor a fragment; write %3F for a question mark and %23 for a number sign in it")
 	case strayPercent.MatchString(path):
@@ -294,8 +291,8 @@ func methodSet(methods []string) (map[string]bool, error) {
 	set := map[string]bool{}
 	for _, method := range methods {
 		name := strings.ToUpper(strings.Trim(method, " \t"))
-		if !tokenPattern.MatchString(name) {
-			return nil, refusal(method, "a method of HTTP is wanted, such as POST")
+		if !methodPattern.MatchString(name) || name == "ANY" || name == "ALL" {
+			return nil, refusal(method, "a method of HTTP is wanted, such as POST; without any the rule is for all of them")
 		}
 		set[name] = true
 	}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"regexp"
 	"strings"
 )
 
@@ -64,4 +65,21 @@ func escapeStray(text string) string {
 		}
 	}
 	return strings.Join(parts, "%")
+}
+
+// parameters are what some servers do not take for a part of a segment.
+var parameters = regexp.MustCompile(`;[^/]*`)
+
+// LenientPath returns the path that servers may make of one which decode escaped slashes
+// too, take a backslash for a slash, or cut off a semicolon and what follows it in a
+// segment. For the rest it does as CleanPath.
+func LenientPath(escaped string) string {
+	if escaped == "*" || strings.IndexAny(escaped, "%;\\") < 0 {
+		return CleanPath(escaped)
+	}
+	decoded, err := url.PathUnescape(escaped)
+	if err != nil {
+		decoded, _ = url.PathUnescape(escapeStray(escaped))
+	}
+	return path.Clean("/" + parameters.ReplaceAllString(strings.ReplaceAll(decoded, "\\", "/"), ""))
 }
