@@ -414,6 +414,8 @@ func TestClockThatStepsBack(t *testing.T) {
 				}
 				if o.take(1, now).Allowed {
 					passed++
+				} else if d := o.take(1, now); d.RetryAfter > LongestWait(l, 1) || d.Reset > LongestWait(l, Capacity(l)) {
+					t.Fatalf("%+v: at %d, by a clock that may be late, %+v", *l, now, d)
 				} else if i%10 == 0 && (algorithm == Exact || algorithm == Bucket) {
 					latest = now + o.wait(1, now)
 					if o.take(1, latest-1).Allowed || !o.take(1, latest).Allowed {
