@@ -52,7 +52,7 @@ func TestCrowdsPushNobodyOutWhoIsAtItsLimit(t *testing.T) {
 	for _, algorithm := range heldAlgorithms {
 		for _, lengths := range []int64{0, 1} { // windows that pass between
 			c := newCrowd(&Limit{Algorithm: algorithm, Limit: 20, Length: 3600, Burst: 20}, max)
-			now := int64(1764498000000) // 40 minutes into an hour
+			now := int64(1764498000000) // 40 minutes before the end of an hour
 			for i := 0; i < 20; i++ {
 				c.take("busy", now)
 			}
@@ -60,7 +60,7 @@ func TestCrowdsPushNobodyOutWhoIsAtItsLimit(t *testing.T) {
 			// window that runs.
 			later := now
 			if algorithm == Sliding {
-				later += lengths * 1201e3
+				later += lengths * 2401e3
 			} else {
 				later += lengths * 60e3
 			}
@@ -75,8 +75,13 @@ func TestCrowdsPushNobodyOutWhoIsAtItsLimit(t *testing.T) {
 					t.Fatalf("algorithm %d holds %d", algorithm, c.len())
 				}
 			}
-			if c.take("busy", later) {
-				t.Errorf("algorithm %d, %d windows later: a crowd pushed out who was at its limit", algorithm, lengths)
+			// Of a sliding window, it may lose the little that it has in the window that runs.
+			regained := 0
+			for c.take("busy", later) {
+				regained++
+			}
+			if regained > passed {
+				t.Errorf("algorithm %d, %d windows later: a crowd pushed out who was at its limit: %d passed", algorithm, lengths, regained)
 			}
 			passed = 0
 			for i := 0; i < 100; i++ {
@@ -94,9 +99,9 @@ func TestCrowdsPushNobodyOutWhoIsAtItsLimit(t *testing.T) {
 // What says nothing any more goes first.
 func TestWhatIsOverGoesFirst(t *testing.T) {
 	for _, algorithm := range []Algorithm{Exact, Bucket} {
-		c := newCrowd(&Limit{Algorithm: algorithm, Limit: 20, Length: 60, Burst: 20}, 10)
+		c := newCrowd(&Limit{Algorithm: algorithm, Limit: 20, Length: 60, Burst: 20}, 20)
 		now := int64(1764499230500)
-		for i := 0; i < 10; i++ {
+		for i := 0; i < 20; i++ {
 			for j := 0; j < 20; j++ {
 				c.take("old "+strconv.Itoa(i), now)
 			}
@@ -105,16 +110,13 @@ func TestWhatIsOverGoesFirst(t *testing.T) {
 		for i := 0; i < 5; i++ {
 			c.take("new "+strconv.Itoa(i), now)
 		}
-		for i := 0; i < 3; i++ {
-			c.take("newest "+strconv.Itoa(i), now)
-		}
 		held := 0
 		for i := 0; i < 5; i++ {
 			if c.entries.clients["new "+strconv.Itoa(i)] != nil {
 				held++
 			}
 		}
-		if held != 5 || c.len() != 10 {
+		if held != 5 || c.len() != 20 {
 			t.Errorf("algorithm %d: of five that count %d are held, of %d", algorithm, held, c.len())
 		}
 		EntriesSetMax(c.entries, 4)
