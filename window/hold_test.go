@@ -111,8 +111,9 @@ func TestWhatIsOverGoesFirst(t *testing.T) {
 			c.take("new "+strconv.Itoa(i), now)
 		}
 		held := 0
-		for i := 0; i < 5; i++ {
-			if c.entries.clients["new "+strconv.Itoa(i)] != nil {
+		all, _ := EntriesPart(c.entries, 20, 0)
+		for _, e := range all {
+			if strings.HasPrefix(EntryClient(e), "new ") {
 				held++
 			}
 		}
