@@ -211,18 +211,32 @@ func count(l *Limit, a *Account, units, now int64, name string, first int64, alo
 // who has all of it now.
 func Waits(limits []*Limit, accounts []*Account, cost, now int64) (resets, waits []int64) {
 	for i, l := range limits {
-		reset := Wait(l, accounts[i], Capacity(l), now)
+		reset := secondsUntil(l, accounts[i], Capacity(l), now)
 		if l.Algorithm == Fixed {
-			reset = accounts[i].Running.End*1000 - now
+			reset = seconds(accounts[i].Running.End*1000 - now)
 		}
-		resets = append(resets, seconds(reset))
+		resets = append(resets, reset)
 		if cost > Capacity(l) {
-			waits = append(waits, resets[i])
+			waits = append(waits, reset)
 		} else {
-			waits = append(waits, seconds(Wait(l, accounts[i], cost, now)))
+			waits = append(waits, secondsUntil(l, accounts[i], cost, now))
 		}
 	}
 	return resets, waits
+}
+
+// secondsUntil returns Wait in whole seconds, rounded up, at least 1. What a log or a bucket
+// knows may be some milliseconds ahead of the clock, and is no longer to be waited for than
+// if it had just come.
+func secondsUntil(l *Limit, a *Account, cost, now int64) int64 {
+	wait := Wait(l, a, cost, now)
+	if l.Algorithm == Exact && wait > l.Length*1000 {
+		return l.Length
+	}
+	if l.Algorithm == Bucket && a.Entry.At > now && a.Entry.Lack <= l.Burst*l.Length*1000 && wait > LongestWait(l, cost)*1000 {
+		return LongestWait(l, cost)
+	}
+	return seconds(wait)
 }
 
 // seconds returns milliseconds in whole seconds, rounded up, at least 1.
