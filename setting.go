@@ -160,7 +160,7 @@ func check(config *Config, name string) (*setting, error) {
 	if shared {
 		s.common.Store = store
 	}
-	s.summary = summarize(s, o.text("headers", or(config.Headers, "both")))
+	s.summary = summarize(s, config)
 	return s, nil
 }
 

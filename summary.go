@@ -2,6 +2,7 @@ package gatequota
 
 import (
 	"fmt"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -11,9 +12,18 @@ import (
 )
 
 // summarize says for the log what is in force.
-func summarize(s *setting, headers string) string {
+func summarize(s *setting, config *Config) string {
 	rest := s.policies[len(s.policies)-1]
-	text := describePolicy(rest, nil) + ", scope " + s.scope + ", headers " + headers + ", maxClients " + strconv.Itoa(s.common.MaxClients)
+	text := describePolicy(rest, nil) + ", scope " + s.scope + ", headers " + fmt.Sprint(or(config.Headers, "both")) + ", maxClients " + strconv.Itoa(s.common.MaxClients)
+	if config.DecisionHeader != nil {
+		text += fmt.Sprintf(", decisionHeader %q", config.DecisionHeader)
+	}
+	if rest.told.Expose {
+		text += ", fields exposed"
+	}
+	if rest.told.Status != 429 || rest.told.Body != "" {
+		text += fmt.Sprintf(", refusals %d with %d bytes of their own", rest.told.Status, len(rest.told.Body))
+	}
 	if s.guard != nil {
 		text += fmt.Sprintf(", all clients on this gateway %d in %s", s.guard.limit, time.Duration(s.guard.window)*time.Second)
 	}
@@ -36,12 +46,22 @@ func summarize(s *setting, headers string) string {
 // the rest.
 func describePolicy(p, rest *policy) string {
 	var parts []string
+	if rest != nil {
+		parts = append(parts, describeConditions(p.options))
+	}
 	for _, l := range p.ordinary.limits {
 		name := ""
 		if l.own != "" {
 			name = l.own + " "
 		}
-		parts = append(parts, fmt.Sprintf("limit %s%d in %s", name, l.limit, time.Duration(l.window)*time.Second))
+		limit := fmt.Sprintf("limit %s%d in %s", name, l.limit, time.Duration(l.window)*time.Second)
+		if l.burst > 0 {
+			limit += " burst " + strconv.FormatInt(l.burst, 10)
+		}
+		parts = append(parts, limit)
+	}
+	if p.options.Algorithm != nil {
+		parts = append(parts, fmt.Sprint(p.options.Algorithm))
 	}
 	if p.cost > 1 {
 		parts = append(parts, "cost "+strconv.FormatInt(p.cost, 10))
@@ -49,14 +69,28 @@ func describePolicy(p, rest *policy) string {
 	if rest == nil || p.options.SourceCriterion != nil {
 		parts = append(parts, "by "+describe(&p.criterion))
 	}
-	if p.exempt != nil && p.options.Exempt != nil {
-		parts = append(parts, "with exemptions")
+	if e := p.options.Exempt; p.exempt != nil && e != nil {
+		parts = append(parts, fmt.Sprintf("exempt ips %q paths %q methods %q preflight %t", e.IPs, e.Paths, e.Methods, p.exempt.Preflight))
 	}
 	if p.plans != nil {
-		parts = append(parts, strconv.Itoa(len(p.plans.values))+" plans")
+		var plans []string
+		for name, t := range p.plans.values {
+			plans = append(plans, strconv.Quote(name)+describeHeights(t))
+		}
+		sort.Strings(plans)
+		parts = append(parts, "plans "+strings.Join(plans, " "))
 	}
-	if n := len(p.values) + len(p.hashes); n > 0 {
-		parts = append(parts, strconv.Itoa(n)+" overrides")
+	if len(p.values)+len(p.hashes) > 0 {
+		// Whom they are for may be a secret.
+		var heights []string
+		for _, t := range p.values {
+			heights = append(heights, describeHeights(t))
+		}
+		for _, t := range p.hashes {
+			heights = append(heights, describeHeights(t))
+		}
+		sort.Strings(heights)
+		parts = append(parts, strconv.Itoa(len(heights))+" overrides"+strings.Join(heights, ""))
 	}
 	if p.dryRun {
 		parts = append(parts, "dry run")
@@ -65,6 +99,35 @@ func describePolicy(p, rest *policy) string {
 		parts = append(parts, "onStoreFailure "+p.onStoreFailure)
 	}
 	return strings.Join(parts, ", ")
+}
+
+// describeHeights says how high the limits of a tier are.
+func describeHeights(t *tier) string {
+	text := ""
+	for _, l := range t.limits {
+		text += " " + strconv.FormatInt(l.limit, 10)
+		if l.burst > 0 {
+			text += "/" + strconv.FormatInt(l.burst, 10)
+		}
+	}
+	return text
+}
+
+// describeConditions says when a rule applies. The value of a header may be a secret.
+func describeConditions(r *RuleConfig) string {
+	text := "for"
+	for _, c := range []struct {
+		name  string
+		value interface{}
+	}{{"path", r.Path}, {"pathPrefix", r.PathPrefix}, {"pathRegex", r.PathRegex}, {"host", r.Host}, {"header", r.Header.Name}} {
+		if c.value != nil {
+			text += fmt.Sprintf(" %s %q", c.name, c.value)
+		}
+	}
+	if len(r.Methods) > 0 {
+		text += fmt.Sprintf(" methods %q", r.Methods)
+	}
+	return text
 }
 
 // describe says by what clients are told apart.
