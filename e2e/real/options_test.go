@@ -300,7 +300,7 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 			{"response.contentType", "text/x-sorry", ""},
 			{"gatewayLimit.limit", 1000, "all clients on this gateway 1000 in"},
 			{"gatewayLimit.window", "3h", "in 3h0m0s"},
-			{"plans.header", "X-Plan", "1 plans"},
+			{"plans.header", "X-Plan", `plans "`},
 			{"plans.values.tiny.limit", 1, ""}, // less than a request costs
 		},
 		"log": {
@@ -378,7 +378,7 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 			given{"onMissing", "shared", "or else shared"},
 		))
 		if group != "" {
-			sets[set] = append(sets[set], given{group + "name", "own", "rule own (limit 10 in 2h0m0s, by header X-Customer"}, given{group + "path", "/x", ""})
+			sets[set] = append(sets[set], given{group + "name", "own", `rule own (for path "/x", limit 10 in 2h0m0s, by header X-Customer`}, given{group + "path", "/x", ""})
 		}
 		probes = append(probes, probe{set: set, want: limited("10")})
 	}
@@ -406,10 +406,10 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 			inMemory,
 			{"limit", 11, "limit 11 in"},
 			{"window", "2h", "in 2h0m0s"},
-			{"rules[0].name", "header", "rule header (limit 11 in 2h0m0s, by header X-Customer, address"},
+			{"rules[0].name", "header", `rule header (for path "/x", limit 11 in 2h0m0s, by header X-Customer, address`},
 			{"rules[0].path", "/x", ""},
 			{"rules[0].sourceCriterion.requestHeaderName", "X-Customer", ""},
-			{"rules[1].name", "address", "rule address (limit 11 in 2h0m0s, by address"},
+			{"rules[1].name", "address", `rule address (for path "/y", limit 11 in 2h0m0s, by address`},
 			{"rules[1].path", "/y", ""},
 		}
 		for _, s := range strategy {
@@ -429,7 +429,7 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 			given{"limits[1].name", "day", "limit day"},
 			given{"limits[1].limit", 50, "limit day 50 in"},
 			given{"limits[1].window", "1d", "in 24h0m0s"},
-			given{"plans.header", "X-Plan", "1 plans"},
+			given{"plans.header", "X-Plan", `plans "`},
 			given{"plans.values.gold.limits[0].name", "day", ""},
 			given{"plans.values.gold.limits[0].limit", 500, ""},
 			given{"overrides[0].value", "named", "1 overrides"},
@@ -440,7 +440,7 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 		))
 		name := "s:"
 		if group != "" {
-			sets[set] = append(sets[set], given{"limit", 1, ""}, given{"window", "2h", ""}, given{group + "name", "own", "rule own (limit burst 5"}, given{group + "pathPrefix", "/" + set, ""})
+			sets[set] = append(sets[set], given{"limit", 1, ""}, given{"window", "2h", ""}, given{group + "name", "own", "limit burst 5 in 2s"}, given{group + "pathPrefix", "/" + set, ""})
 			name = "s:own:"
 		}
 		policy := func(burst, day int) map[string]string {
@@ -456,7 +456,7 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 	// Buckets, and what replaces them by one that no request fits into.
 	for set, group := range map[string]string{"bucket": "", "rule-bucket": "rules[0]."} {
 		replaced := []given{
-			{"plans.header", "X-Plan", "1 plans"},
+			{"plans.header", "X-Plan", `plans "`},
 			{"overrides[0].value", "named", "1 overrides"},
 		}
 		sets[set] = slices.Concat([]given{inMemory, {"sourceCriterion.requestHeaderName", "X-API-Key", ""}}, under(group,
@@ -501,7 +501,7 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 			given{"window", "5h", "in 5h0m0s"},
 			given{"cost", 2, "cost 2"},
 			given{"dryRun", true, "dry run"},
-			given{"plans.claim", "plan", "2 plans"},
+			given{"plans.claim", "plan", `plans "basic" 30 "gold" 40`},
 			given{"plans.default", "basic", ""},
 			given{"plans.values.basic.limit", 30, ""},
 			given{"plans.values.gold.limit", 40, ""},
@@ -509,14 +509,14 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 			given{"overrides[0].limit", 50, ""},
 			given{"overrides[1].value", "named", ""},
 			given{"overrides[1].limit", 60, ""},
-			given{"exempt.ips", []string{"198.51.100.7", "203.0.113.0/24"}, "with exemptions"},
+			given{"exempt.ips", []string{"198.51.100.7", "203.0.113.0/24"}, `exempt ips ["198.51.100.7" "203.0.113.0/24"]`},
 			given{"exempt.paths", []string{"/" + set + "/health", "/" + set + "/docs/*"}, ""},
 			given{"exempt.methods", []string{"SEARCH", "REPORT"}, ""},
 			given{"exempt.preflight", true, ""},
 		))
 		if group != "" {
 			sets[set] = append(sets[set], given{"limit", 9, ""}, given{"window", "2h", ""},
-				given{group + "name", "own", "rule own (limit 20 in 5h0m0s, cost 2, with exemptions, 2 plans, 2 overrides, dry run, onStoreFailure closed)"},
+				given{group + "name", "own", `limit 20 in 5h0m0s, cost 2, exempt ips ["198.51.100.7" "203.0.113.0/24"]`},
 				given{group + "pathPrefix", "/" + set, ""},
 				given{group + "onStoreFailure", "closed", ""})
 		}
