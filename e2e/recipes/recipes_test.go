@@ -75,11 +75,15 @@ var scripts = []script{
 			{method: "POST", target: "/%6Cogin", from: "203.0.113.1", want: "200: 1"},
 			{method: "post", target: "/x/../login?again", from: "203.0.113.1", want: "200: 1"},
 			{method: "POST", target: "//login/", from: "203.0.113.1", want: "429: 1", hits: "0", fields: map[string]string{"Retry-After": some, "X-RateLimit-Decision": "shared"}},
+			{method: "POST", target: "/login;x=1", from: "203.0.113.1", want: "429: 1", hits: "0"},
 			// An address that the client writes itself stands left of the true one.
 			{n: 3, method: "POST", target: "/login", from: "198.51.100.%d, 203.0.113.1", want: "429: 3"},
 			{method: "POST", target: "/login", from: "203.0.113.2", want: "200: 1"},
-			// The rest of the site has its own count.
-			{target: "/login", from: "203.0.113.1", want: "200: 1", fields: map[string]string{"X-RateLimit-Limit": "600", "X-RateLimit-Remaining": "599"}},
+			// The rest of the site has its own count, to which other spellings belong as well: of
+			// those above /login/ and /login;x=1, since Traefik itself cleans the others.
+			{target: "/login", from: "203.0.113.1", want: "200: 1", fields: map[string]string{"X-RateLimit-Limit": "600", "X-RateLimit-Remaining": "597"}},
+			{n: 5, method: "POST", target: "/login", from: "203.0.113.4", want: "200: 5"},
+			{target: "/login", from: "203.0.113.4", want: "200: 1", fields: map[string]string{"X-RateLimit-Remaining": "599"}},
 			{n: 601, target: "/", from: "203.0.113.3", want: "200: 600, 429: 1", hits: "600"},
 			{n: 6, method: "POST", target: "/login", from: "203.0.113.3", want: "200: 5, 429: 1"},
 			// Without the load balancer nobody chooses an address.
@@ -152,9 +156,22 @@ var scripts = []script{
 	{
 		name: "crawlers", host: "news.example.com",
 		steps: []step{
-			{n: 61, target: "/page/%d", from: "203.0.%d.1", header: agent("ExampleBot/1.0"), want: "200: 60, 429: 1", hits: "60"},
-			{n: 5, target: "/robots.txt", from: "203.0.113.1", header: agent("ExampleBot/1.0"), want: "200: 5", fields: uncounts},
-			{target: "/page/1", from: "203.0.113.1", header: agent("Other-Spider"), want: "200: 1"},
+			// A crawler that says who it is, from all over its network, and somebody else in its name.
+			{n: 61, target: "/page/%d", from: "203.0.115.%d", header: agent("ExampleBot/1.0"), want: "200: 60, 429: 1", hits: "60", fields: map[string]string{"RateLimit-Policy": `"news-quota@file";q=300;w=60, "crawler-quota@file";q=60;w=60`}},
+			{n: 5, target: "/robots.txt", from: "203.0.115.1", header: agent("ExampleBot/1.0"), want: "200: 5", fields: uncounts},
+			{target: "/page/1", from: "203.0.115.1", header: agent("Other-Spider"), want: "200: 1"},
+			{n: 60, target: "/page/%d", from: "203.0.116.%d", header: agent("ExampleBot/1.0"), want: "200: 60"},
+			{target: "/page/1", from: "203.0.117.1", header: agent("ExampleBot/1.0"), want: "200: 1"},
+			// A new name for each request, and as the feed reader, is worth nothing.
+			{n: 301, target: "/page/%d", from: "203.0.120.1", header: agent("bot%d"), want: "200: 300, 429: 1", hits: "300"},
+			{n: 5, target: "/page/%d", from: "203.0.120.%d", header: agent("Mozilla/5.%d"), want: "429: 5"},
+			{n: 21, target: "/search?q=%d", from: "203.0.120.%d", header: agent("bot%d"), want: "200: 20, 429: 1"},
+			{n: 5, target: "/search/%d", from: "203.0.120.1", header: agent("ExampleFeed/2.0"), want: "429: 5"},
+			{n: 5, target: "/page/%d", from: "203.0.120.1", header: agent("ExampleFeed/2.0"), want: "429: 5"},
+			{n: 31, target: "/feed", from: "203.0.120.%d", header: agent("ExampleFeed/2.0"), want: "200: 30, 429: 1"},
+			{target: "/feed/", from: "203.0.120.1", header: agent("ExampleFeed/2.0"), want: "429: 1"},
+			{n: 301, target: "/page/%d", from: "2001:db8:0:120::%d", header: agent("bot%d"), want: "200: 300, 429: 1"},
+			// A network that does not say who it is.
 			{n: 21, target: "/search?q=%d", from: "203.0.113.%d", header: agent("Mozilla/5.0"), want: "200: 20, 429: 1"},
 			{target: "/search/", from: "203.0.113.99", header: agent("Mozilla/5.0"), want: "429: 1"},
 			{target: "/search", from: "203.0.114.1", header: agent("Mozilla/5.0"), want: "200: 1"},
@@ -328,7 +345,7 @@ func besides(store string) map[string]lab.Map {
 		"secret":  secret,
 		"nearby":  quota(60, lab.Map{"sourceCriterion": lab.Map{"cookieName": "session", "ipStrategy": lab.Map{"depth": 0}}}),
 		"near":    quota(60, lab.Map{"ipStrategy": lab.Map{"depth": 0}}),
-		"doors":   quota(600, lab.Map{"rules": []lab.Map{{"name": "login", "pathRegex": "(?i)^/login(;|$)", "limit": 5}}}),
+		"doors":   quota(600, lab.Map{"rules": []lab.Map{{"name": "login", "pathRegex": "(?i)^/login$", "limit": 5}}}),
 		"dry":     quota(5, lab.Map{"scope": "dry", "dryRun": true, "onStoreFailure": "closed", "sourceCriterion": byKey}),
 		"strict":  quota(5, lab.Map{"scope": "dry", "sourceCriterion": byKey}),
 		"exposed": {"headers": lab.Map{"accessControlExposeHeaders": []string{"X-Only"}}},
