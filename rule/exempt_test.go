@@ -3,6 +3,8 @@ package rule
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/gatequota/gatequota/source"
 )
 
 // exemptOf exempts what is listed.
@@ -10,9 +12,11 @@ func exemptOf(t testing.TB, networks, paths, methods []string, preflight bool) *
 	t.Helper()
 	e := &Exempt{Preflight: preflight}
 	for _, network := range networks {
-		if err := AddNetwork(e, network); err != nil {
+		prefix, err := source.ParsePrefix(network)
+		if err != nil {
 			t.Fatal(err)
 		}
+		e.Networks = append(e.Networks, prefix)
 	}
 	for _, path := range paths {
 		if err := AddPath(e, path); err != nil {
