@@ -215,7 +215,7 @@ func tell(w http.ResponseWriter, t *tier, d *window.Decision) {
 	case d.Reset == 0:
 		reply.WriteUncounted(t.fields, w.Header(), d.Way)
 	case len(t.limits) > 1:
-		reply.WriteSeveral(t.fields, w.Header(), d.Allowed, d.Several.Remaining, d.Several.Reset, d.Several.Refused, d.Way)
+		reply.WriteSeveral(t.fields, w.Header(), d.Allowed, d.Several.Remaining, d.Several.Reset, d.Several.Binding, d.Way)
 	default:
 		reply.Write(t.fields, w.Header(), d.Allowed, d.Remaining, d.Reset, d.Way)
 	}

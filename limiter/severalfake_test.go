@@ -299,6 +299,7 @@ func wantPlace(t *testing.T, what string, d window.Decision, way string, resets 
 			binding = i
 		}
 	}
+	expected.Several.Binding = binding
 	expected.Remaining, expected.Reset = expected.Several.Remaining[binding], resets[binding]
 	if !expected.Allowed {
 		expected.RetryAfter = expected.Reset

@@ -221,12 +221,10 @@ func writeBeside(f *Fields, h http.Header, limit, state string, allowed bool, re
 }
 
 // WriteSeveral is Write for several policies, with one entry for each of them, in the
-// order in which New had them: what remains, when it resets, and which refused. The
-// lists name all of them. The older fields tell of the one that binds: on a refusal,
-// of those that refused the one that resets last, since nothing is allowed before;
-// else the one with the least remaining, at equality the one that resets later.
-func WriteSeveral(f *Fields, h http.Header, allowed bool, remaining, resets []int64, refused []bool, way string) {
-	state, binding := "", 0
+// order in which New had them: what remains, and when it resets. The lists name all of
+// them. The older fields tell of the one that binds.
+func WriteSeveral(f *Fields, h http.Header, allowed bool, remaining, resets []int64, binding int, way string) {
+	state := ""
 	for i, start := range f.remainings {
 		left := remaining[i]
 		if left < 0 {
@@ -234,29 +232,10 @@ func WriteSeveral(f *Fields, h http.Header, allowed bool, remaining, resets []in
 		}
 		if i > 0 {
 			state += ", "
-			if binds(allowed, refused[i], refused[binding], left, remaining[binding], resets[i], resets[binding]) {
-				binding = i
-			}
 		}
 		state += start + strconv.FormatInt(left, 10) + ";t=" + strconv.FormatInt(resets[i], 10)
 	}
 	writeBeside(f, h, f.limits[binding], state, allowed, remaining[binding], resets[binding], way)
-}
-
-// binds reports whether one policy binds the client more than another.
-func binds(allowed, refused, otherRefused bool, left, otherLeft, reset, otherReset int64) bool {
-	if otherLeft < 0 {
-		otherLeft = 0
-	}
-	if !allowed {
-		if refused != otherRefused {
-			return refused
-		}
-		if refused && reset != otherReset {
-			return reset > otherReset
-		}
-	}
-	return left < otherLeft || left == otherLeft && reset > otherReset
 }
 
 // WriteUncounted tells the client the policies, and the way of a decision that was

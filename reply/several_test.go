@@ -88,7 +88,7 @@ func TestWriteSeveral(t *testing.T) {
 				for _, decision := range []string{"", name} {
 					f := New(several, &Settings{Style: style, DecisionHeader: decision})
 					h := http.Header{}
-					WriteSeveral(f, h, test.allowed, test.remaining, test.resets, test.refused, "shared")
+					WriteSeveral(f, h, test.allowed, test.remaining, test.resets, binding(test.allowed, test.remaining, test.resets, test.refused), "shared")
 					want := http.Header{}
 					for _, key := range fields {
 						want[key] = all[key]
@@ -113,7 +113,7 @@ func TestWriteSeveralWithOne(t *testing.T) {
 					for _, outer := range []http.Header{{}, {"Vary": {"Origin"}}, {"Ratelimit": {`"all";r=3;t=9`}, "X-Ratelimit-Limit": {"9"}, "X-Ratelimit-Remaining": {"3"}, "X-Ratelimit-Reset": {"9"}}} {
 						want, got := outer.Clone(), outer.Clone()
 						Write(f, want, allowed, remaining, reset, "local")
-						WriteSeveral(f, got, allowed, []int64{remaining}, []int64{reset}, []bool{!allowed}, "local")
+						WriteSeveral(f, got, allowed, []int64{remaining}, []int64{reset}, binding(allowed, []int64{remaining}, []int64{reset}, []bool{!allowed}), "local")
 						compare(t, got, want)
 					}
 				}
@@ -143,8 +143,8 @@ func TestSeveralBesideAnOuterLimiter(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			others := test.header.Get("RateLimit")
 			// The same middleware twice: its second word stands.
-			WriteSeveral(f, test.header, true, []int64{5, 1000, 50}, []int64{31, 4001, 901}, []bool{false, false, false}, "shared")
-			WriteSeveral(f, test.header, test.allowed, []int64{4, 999, 49}, []int64{30, 4000, 900}, []bool{!test.allowed, false, false}, "shared")
+			WriteSeveral(f, test.header, true, []int64{5, 1000, 50}, []int64{31, 4001, 901}, binding(true, []int64{5, 1000, 50}, []int64{31, 4001, 901}, []bool{false, false, false}), "shared")
+			WriteSeveral(f, test.header, test.allowed, []int64{4, 999, 49}, []int64{30, 4000, 900}, binding(test.allowed, []int64{4, 999, 49}, []int64{30, 4000, 900}, []bool{!test.allowed, false, false}), "shared")
 			compare(t, test.header, http.Header{
 				"Ratelimit-Policy":      {`"all";q=10000;w=3600, "apikey:login";q=5;w=60, "apikey:login:day";q=1000;w=86400, "apikey";q=50;w=3600`},
 				"Ratelimit":             {others + ", " + state},
@@ -246,7 +246,7 @@ func TestExpose(t *testing.T) {
 		}
 		check("Write", func(h http.Header) { Write(f, h, true, 4, 60, "shared") }, test.counted)
 		check("WriteSeveral", func(h http.Header) {
-			WriteSeveral(f, h, true, []int64{4}, []int64{60}, []bool{false}, "shared")
+			WriteSeveral(f, h, true, []int64{4}, []int64{60}, binding(true, []int64{4}, []int64{60}, []bool{false}), "shared")
 		}, test.counted)
 		check("WriteUncounted", func(h http.Header) { WriteUncounted(f, h, "open") }, test.uncounted)
 		check("WriteDryRun", func(h http.Header) { WriteDryRun(f, h, true) }, "X-RateLimit-Dry-Run")
@@ -317,4 +317,37 @@ func TestWriteDryRun(t *testing.T) {
 		WriteDryRun(New([]Policy{{"quota", 5, 60}}, &Settings{DryRun: test.dryRun}), h, test.refused)
 		compare(t, h, want)
 	}
+}
+
+// binding returns the policy that binds a client: on a refusal, of those that refused the
+// one that resets last; else the one with the least remaining, at equality the one that
+// resets later.
+func binding(allowed bool, remaining, resets []int64, refused []bool) int {
+	found := 0
+	for i := 1; i < len(remaining); i++ {
+		left := remaining[i]
+		if left < 0 {
+			left = 0
+		}
+		if binds(allowed, refused[i], refused[found], left, remaining[found], resets[i], resets[found]) {
+			found = i
+		}
+	}
+	return found
+}
+
+// binds reports whether one policy binds the client more than another.
+func binds(allowed, refused, otherRefused bool, left, otherLeft, reset, otherReset int64) bool {
+	if otherLeft < 0 {
+		otherLeft = 0
+	}
+	if !allowed {
+		if refused != otherRefused {
+			return refused
+		}
+		if refused && reset != otherReset {
+			return reset > otherReset
+		}
+	}
+	return left < otherLeft || left == otherLeft && reset > otherReset
 }

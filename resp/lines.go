@@ -25,7 +25,7 @@ func byDigest(s *Script) string {
 // err and of calls that are sent once more holds here too.
 func EvalLines(c *Conn, deadline time.Time, scripts []*Script, calls, lines []string) (answered int, refusals []string, err error) {
 	if !c.Usable || len(calls) == 0 || len(calls) > len(lines) {
-		return 0, nil, unwritten(c, 0, calls, make([]int64, len(lines)))
+		return 0, nil, unwritten(c, 0, len(calls), len(lines))
 	}
 	refusals = make([]string, len(calls))
 	indexes := make([]int, len(calls))

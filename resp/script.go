@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Script is a Lua script that takes one key. It is made once and not changed, and
+// Script is a Lua script. It is made once and not changed, and
 // may be used by any number of goroutines.
 type Script struct {
 	// Body is the source text.
@@ -80,7 +80,7 @@ func Bulk(text string) string {
 // statements, and all that is rare is elsewhere.
 func EvalAll(c *Conn, deadline time.Time, s *Script, args int, calls []string, counts []int64) (answered int, refusals []string, err error) {
 	if !c.Usable || len(calls) == 0 || len(calls) > len(counts) || args < 0 || args > maxArgs {
-		return 0, nil, unwritten(c, args, calls, counts)
+		return 0, nil, unwritten(c, args, len(calls), len(counts))
 	}
 	c.Usable = false
 	// On a connection that takes no deadline Write fails too.
@@ -110,7 +110,7 @@ func EvalAll(c *Conn, deadline time.Time, s *Script, args int, calls []string, c
 // error line, or an error. n is 0 where there is no integer.
 func Eval(c *Conn, deadline time.Time, s *Script, args int, call string) (n int64, refusal string, err error) {
 	if !c.Usable || args < 0 || args > maxArgs {
-		return 0, "", unwritten(c, args, nil, nil)
+		return 0, "", unwritten(c, args, 0, 0)
 	}
 	c.Usable = false
 	// On a connection that takes no deadline Write fails too.
@@ -165,9 +165,9 @@ func takeCounts(c *Conn, counts []int64) int {
 }
 
 // unwritten says why EvalAll writes nothing.
-func unwritten(c *Conn, args int, calls []string, counts []int64) error {
-	if len(calls) > len(counts) || args < 0 || args > maxArgs {
-		return fmt.Errorf("resp: %d calls with %d arguments and room for %d counts", len(calls), args, len(counts))
+func unwritten(c *Conn, args, calls, room int) error {
+	if calls > room || args < 0 || args > maxArgs {
+		return fmt.Errorf("resp: %d calls with %d arguments and room for %d answers", calls, args, room)
 	}
 	if !c.Usable {
 		return usedAgain()

@@ -274,6 +274,7 @@ func Judge(lefts, resets, waits []int64, cost int64, d *Decision) {
 			binding = i
 		}
 	}
+	all.Binding = binding
 	d.Remaining = all.Remaining[binding]
 	d.Reset = resets[binding]
 	if !d.Allowed {

@@ -40,4 +40,5 @@ type Decision struct {
 type Standings struct {
 	Remaining, Reset []int64
 	Refused          []bool // the request did not fit into this one
+	Binding          int    // which of them binds
 }
