@@ -170,6 +170,168 @@ func FuzzCleanPath(f *testing.F) {
 	})
 }
 
+// lenients are paths and what lenient servers make of them.
+var lenients = []struct{ name, escaped, want string }{
+	{"root", "/", "/"},
+	{"plain", "/login", "/login"},
+	{"empty", "", "/"},
+	{"the server itself", "*", "*"},
+	{"an asterisk escaped", "%2A", "/*"},
+	{"not clean", "//x/../login/.", "/login"},
+	{"a letter escaped", "/%6cogin", "/login"},
+	{"dots escaped", "/x/%2e%2E/login", "/login"},
+
+	{"slash escaped behind", "/login%2F", "/login"},
+	{"slash escaped in front", "%2flogin", "/login"},
+	{"slash escaped between", "/a%2Fb", "/a/b"},
+	{"parent glued to an escaped slash", "/x/..%2flogin", "/login"},
+	{"parent between escaped slashes", "/x%2F..%2Flogin", "/login"},
+	{"above the root", "/..%2f..%2f../login", "/login"},
+	{"slash escaped twice", "/x/..%252flogin", "/x/..%2flogin"},
+	{"escaped twice", "/%252e%252e/login", "/%2e%2e/login"},
+
+	{"backslash", `/x\..\login`, "/login"},
+	{"backslash escaped", "/x/..%5clogin", "/login"},
+	{"backslashes in front", "%5C%5clogin", "/login"},
+	{"above the root by backslashes", `\..\..\login`, "/login"},
+	{"no slash at all", `x\y`, "/x/y"},
+
+	{"parameter", "/login;a=b", "/login"},
+	{"parameters", "/login;a=b;c", "/login"},
+	{"parameter without a name", "/login;", "/login"},
+	{"parameter of a segment before", "/x;a/login", "/x/login"},
+	{"parameter that is a segment", "/;a/login", "/login"},
+	{"parameter escaped", "/login%3Ba", "/login"},
+	{"parent with a parameter", "/x/..;/login", "/login"},
+	{"parent with parameters", "/x/..;a=b;c/login;d", "/login"},
+	{"dot with a parameter", "/.;/login", "/login"},
+	{"parameter that holds a slash, escaped", "/x;a%2flogin", "/x/login"},
+	{"parameter that holds a backslash", `/x;a\..\login`, "/login"},
+	{"above the root by parameters", "/..;/..;/login", "/login"},
+	{"line break in a parameter", "/login;a%0Ab", "/login"},
+
+	{"all of it", "/static/x;y/..%5C..;z%2F/login;w/", "/login"},
+	{"stray percent", "/100%;x", "/100%"},
+	{"no digits", "/%zz/%6c", "/%zz/l"},
+	{"NUL", "/login%00", "/login\x00"},
+	{"UTF-8", "/k%C3%A4se;x", "/käse"},
+	{"overlong slash is none", "/a%C0%AFb", "/a\xc0\xafb"},
+	{"case is kept", "/Login;x", "/Login"},
+}
+
+func TestLenientPath(t *testing.T) {
+	for _, test := range lenients {
+		if got := LenientPath(test.escaped); got != test.want {
+			t.Errorf("%s: %q becomes %q, want %q", test.name, test.escaped, got, test.want)
+		}
+	}
+	for _, test := range cleanings {
+		got, clean := LenientPath(test.escaped), CleanPath(test.escaped)
+		if plain(test.escaped) && got != clean {
+			t.Errorf("%s: %q becomes %q, and clean %q", test.name, test.escaped, got, clean)
+		}
+	}
+}
+
+// plain says that no server reads a path in another way than CleanPath.
+func plain(escaped string) bool {
+	decoded, err := url.PathUnescape(escaped)
+	return err == nil && !strings.ContainsAny(decoded, `;\%`) && strings.Count(decoded, "/") == strings.Count(escaped, "/")
+}
+
+// leniently is what LenientPath is held to: it reads byte by byte, and keeps the segments
+// that it is in.
+func leniently(escaped string) string {
+	if escaped == "*" {
+		return escaped
+	}
+	var segments []string
+	var segment []byte
+	parameter := false
+	end := func() {
+		switch name := string(segment); name {
+		case "", ".":
+		case "..":
+			if len(segments) > 0 {
+				segments = segments[:len(segments)-1]
+			}
+		default:
+			segments = append(segments, name)
+		}
+		segment, parameter = nil, false
+	}
+	const digits = "0123456789abcdef"
+	for i := 0; i < len(escaped); i++ {
+		c := escaped[i]
+		if c == '%' && i+2 < len(escaped) {
+			high, low := strings.IndexByte(digits, escaped[i+1]|0x20), strings.IndexByte(digits, escaped[i+2]|0x20)
+			if high >= 0 && low >= 0 && escaped[i+1] >= '0' && escaped[i+2] >= '0' {
+				c = byte(high<<4 | low)
+				i += 2
+			}
+		}
+		switch {
+		case c == '/' || c == '\\':
+			end()
+		case c == ';' || parameter:
+			parameter = true
+		default:
+			segment = append(segment, c)
+		}
+	}
+	end()
+	return "/" + strings.Join(segments, "/")
+}
+
+func FuzzLenientPath(f *testing.F) {
+	for _, test := range cleanings {
+		f.Add(test.escaped)
+	}
+	for _, test := range lenients {
+		f.Add(test.escaped)
+	}
+	f.Fuzz(func(t *testing.T, escaped string) {
+		got := LenientPath(escaped)
+		if got != "*" && (!strings.HasPrefix(got, "/") || openSegment.MatchString(got) || strings.ContainsAny(got, `;\`)) {
+			t.Errorf("%q becomes %q, which no server is done with", escaped, got)
+		}
+		if want := leniently(escaped); got != want {
+			t.Errorf("%q becomes %q, want %q", escaped, got, want)
+		}
+		// What it is made of is decoded: written as a client would, it stays as it is.
+		if again := LenientPath(strings.ReplaceAll(got, "%", "%25")); again != got {
+			t.Errorf("%q becomes %q, and %q after that", escaped, got, again)
+		}
+		if plain(escaped) && got != CleanPath(escaped) {
+			t.Errorf("%q becomes %q, and clean %q", escaped, got, CleanPath(escaped))
+		}
+	})
+}
+
+// The allocations tell that a path is copied as a whole, and not once for each segment.
+func TestLenientPathTakesLittle(t *testing.T) {
+	const length = 1 << 18
+	for _, test := range []struct {
+		name, path string
+		most       float64
+	}{
+		{"plain", "/api/v1/users/4711", 0},
+		{"long and plain", "/" + strings.Repeat("a/", length/2) + "a", 0},
+		{"escaped slashes", strings.Repeat("%2f", length/3), 64},
+		{"parents", strings.Repeat("/..%2f", length/6), 64},
+		{"backslashes", strings.Repeat(`\`, length), 64},
+		{"one parameter", "/" + strings.Repeat(";", length), 64},
+		{"parameters", strings.Repeat("/;", length/2), 64},
+		{"parents with parameters", strings.Repeat("/..;", length/4), 64},
+		{"stray percents", strings.Repeat("%", length), 64},
+		{"down and up", strings.Repeat("/a;", length/6) + strings.Repeat("/..;", length/8), 64},
+	} {
+		if got := testing.AllocsPerRun(2, func() { LenientPath(test.path) }); got > test.most {
+			t.Errorf("%s: %v allocations, want at most %v", test.name, got, test.most)
+		}
+	}
+}
+
 func BenchmarkCleanPath(b *testing.B) {
 	for _, escaped := range []string{"/api/v1/users/4711", "/login/", "/files/my%20file"} {
 		b.Run(escaped, func(b *testing.B) {
