@@ -294,6 +294,16 @@ func TestMisplacedSecretsAreNotShown(t *testing.T) {
 	}
 }
 
+func TestNamesThatKeysNeedAreRefused(t *testing.T) {
+	for _, name := range []string{"sw", "log", "tb"} {
+		config := least()
+		config.Rules = []RuleConfig{{Name: name, Path: "/x", Limit: "1"}}
+		if _, err := check(config, "quota@docker"); err == nil || !strings.Contains(err.Error(), "rules[0].name") {
+			t.Errorf("a rule called %s: %v", name, err)
+		}
+	}
+}
+
 func TestAddressesThatAreNoPartAreFoundAsTheTopLevelSays(t *testing.T) {
 	config := least()
 	config.IPStrategy = &IPStrategy{TrustedIPs: []string{"10.0.0.0/8"}, IPv4Subnet: "24"}

@@ -11,6 +11,8 @@ import (
 func FuzzCheck(f *testing.F) {
 	for _, seed := range []string{
 		`{}`,
+		`{"limit": "5", "window": "1m", "mode": "local", "limmit": "6"}`,
+		`{"limit": "5", "window": "1m", "mode": "local", "algorithm": "token-bucket", "burst": "1"}`,
 		`{"limit": "5", "window": "1m", "mode": "local"}`,
 		`{"limit": 5, "window": 60, "valkey": {"endpoints": ["valkey"]}}`,
 		`{"limits": [{"name": "a", "limit": "1", "window": "1s"}, {"name": "b", "limit": "9", "window": "1d"}], "mode": "local"}`,
@@ -32,6 +34,16 @@ func FuzzCheck(f *testing.F) {
 		config.Valkey.PasswordFile = nil
 		config.Valkey.KeySecretFile = nil
 		config.Valkey.TLS = nil
+		all := map[string]interface{}{}
+		_ = json.Unmarshal([]byte(text), &all)
+		for name, value := range all {
+			if _, ok := known["Config"][name]; !ok {
+				if config.Unknown == nil {
+					config.Unknown = map[string]interface{}{}
+				}
+				config.Unknown[name] = value
+			}
+		}
 		s, err := check(config, "quota@file")
 		if err != nil {
 			if !strings.Contains(err.Error(), "option ") {
@@ -40,9 +52,20 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		for _, p := range s.policies {
-			for _, l := range p.ordinary.limits {
-				if l.limit < 1 || l.window < 1 || p.cost < 1 || p.cost > l.limit {
-					t.Errorf("%s: policy %q has a limit %d in %d s at a cost of %d", text, p.name, l.limit, l.window, p.cost)
+			tiers := []*tier{p.ordinary}
+			for _, each := range p.values {
+				tiers = append(tiers, each)
+			}
+			if p.plans != nil {
+				for _, each := range p.plans.values {
+					tiers = append(tiers, each)
+				}
+			}
+			for _, each := range tiers {
+				for _, l := range each.limits {
+					if l.limit < 1 || l.window < 1 || p.cost < 1 || each == p.ordinary && l.burst == 0 && p.cost > l.limit {
+						t.Errorf("%s: policy %q has a limit %d in %d s at a cost of %d", text, p.name, l.limit, l.window, p.cost)
+					}
 				}
 			}
 		}

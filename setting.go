@@ -434,6 +434,9 @@ func (o *options) name(option string, value interface{}, names map[string]bool) 
 	if names[name] {
 		o.refuse(option, name, "this name is given to something else already")
 	}
+	if name == "sw" || name == "log" || name == "tb" {
+		o.refuse(option, name, "sw, log and tb stand in keys for the algorithms")
+	}
 	names[name] = true
 	return name
 }
