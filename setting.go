@@ -626,6 +626,8 @@ func (o *options) exempt(path string, config *ExemptConfig) *rule.Exempt {
 
 // fallback returns 0 for what is not set.
 func (o *options) fallback(config *FallbackConfig, limit int64) (own, gateways int64) {
+	own = 0
+	gateways = 0
 	if config.Limit != nil {
 		own = o.integer("fallback.limit", config.Limit, 1, limit)
 	}

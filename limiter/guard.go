@@ -30,7 +30,8 @@ func NewGuard(scope string, limit, length int64, now time.Time) *Guard {
 // TakeGuard lets a request that costs so much, and came at this time since Began, pass
 // the guard and returns 0, or the seconds until the next window, at least 1, where there
 // is no room for it.
-func TakeGuard(g *Guard, at time.Duration, cost int64) (retryAfter int64) {
+func TakeGuard(g *Guard, at time.Duration, cost int64) int64 {
+	retryAfter := int64(0)
 	t := g.table
 	t.ledger.mu.Lock()
 	t.used = true

@@ -63,6 +63,7 @@ func sendLines(c *Conn, deadline time.Time, calls, lines, refusals []string, ind
 		return indexes[0], nil, broken(err)
 	}
 	reusable := true
+	unknown = nil
 	for _, i := range indexes {
 		line, readErr := c.in.ReadSlice('\n')
 		lines[i], refusals[i], err = readText(line, readErr)

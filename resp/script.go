@@ -135,9 +135,9 @@ func evalUnusual(c *Conn, deadline time.Time, s *Script, args int, call string, 
 	counts := make([]int64, 1)
 	_, refusals, err := unusual(c, deadline, s, args, []string{call}, counts, 0, line, readErr)
 	if err == nil && refusals != nil {
-		refusal = refusals[0]
+		return counts[0], refusals[0], nil
 	}
-	return counts[0], refusal, err
+	return counts[0], "", err
 }
 
 // takeCounts reads the answers that have arrived already, if they are integers and no

@@ -210,6 +210,8 @@ func count(l *Limit, a *Account, units, now int64, name string, first int64, alo
 // at a time in unix milliseconds. In a fixed window the first is when it ends, also for
 // who has all of it now.
 func Waits(limits []*Limit, accounts []*Account, cost, now int64) (resets, waits []int64) {
+	resets = nil
+	waits = nil
 	for i, l := range limits {
 		reset := secondsUntil(l, accounts[i], Capacity(l), now)
 		if l.Algorithm == Fixed {
@@ -480,6 +482,7 @@ func Admitted(lefts []int64, requests, cost int64) int64 {
 // nil, at a time in unix milliseconds, for a walk over all that were there when it began,
 // as FixedPart does.
 func Clients(counts *FixedCounts, entries *Entries, now int64, count, next int) (clients []string, after int) {
+	clients = nil
 	if counts == nil {
 		part, after := EntriesPart(entries, count, next)
 		for _, e := range part {

@@ -111,7 +111,7 @@ func EntriesPart(t *Entries, count, next int) (part []*Entry, after int) {
 	if from < 0 {
 		from = 0
 	}
-	part = append(part, t.order[from:next]...)
+	part = append([]*Entry(nil), t.order[from:next]...)
 	if from == 0 {
 		return part, -1
 	}

@@ -303,7 +303,7 @@ func FixedPart(c *FixedCounts, unix int64, count, next int) (part []*FixedCount,
 	if from < 0 {
 		from = 0
 	}
-	part = append(part, w.order[from:next]...)
+	part = append([]*FixedCount(nil), w.order[from:next]...)
 	if from == 0 {
 		return part, -1
 	}

@@ -125,6 +125,7 @@ func SlidingWait(running, before, limit, cost, left, length int64) int64 {
 // where it would have to make room for itself.
 func SlidingFind(c *FixedCounts, client string, unix int64) (running, before *FixedCount) {
 	running = FixedFind(c, client, unix)
+	before = nil
 	if running.End == c.End { // by a clock that is behind, what was before is not held any more
 		before = c.previous.counts[client]
 		if before == nil && FixedLen(c) < c.max {

@@ -81,8 +81,57 @@ var snippets = []struct {
 		}
 		func h() {}`, ""},
 
+	{"result that is appended to", `func f(k int) (s []int) { s = append(s, k); return s }`, "result"},
+	{"result that is appended to in a loop", `func f(t []int) (s []int, n int) { for _, e := range t { s = append(s, e) }; return s, 1 }`, "result"},
+	{"result that is added to", `func f(k int) (n int) { n += k; return n }`, "result"},
+	{"result that is counted up", `func f() (n int) { n++; return n }`, "result"},
+	{"result that is or'ed", `func f(a bool) (b bool) { b = b || a; return b }`, "result"},
+	{"result of which a part is assigned", `func f(k int) (a [3]int) { a[k] = 1; return a }`, "result"},
+	{"result of which a field is assigned", `type T struct { a int }
+		func f() (t T) { t.a = 1; return t }`, "result"},
+	{"result that is asked for nil", `func f() (m map[int]int) { if m == nil { m = map[int]int{} }; return m }`, "result"},
+	{"result that is assigned on one way", `func f(b bool) (n int) { if b { n = 1 }; return n }`, "result"},
+	{"results that are assigned on one way, and a bare return", `func f(b bool) (n int, e error) { if b { n = 1 }; return }`, "result result"},
+	{"result that is assigned in a loop", `func f(t []int) (n int) { for _, e := range t { n = e }; return n }`, "result"},
+	{"result that is assigned in some cases", `func f(k int) (n int) { switch k { case 1: n = 1; case 2: n = 2 }; return n }`, "result"},
+	{"result that a break leaves as it was", `func f(k int) (n int) { switch { default: if k > 1 { break }; n = 1 }; return n }`, "result"},
+	{"result that a literal adds to", `func f(k int) (n int) { g := func() { n += k }; g(); return 1 }`, "result"},
+	{"result of a literal", `var f = func(k int) (n int) { n += k; return n }`, "result"},
+	{"result whose address is taken", `func f() (n int) { g(&n); return 1 }
+		func g(n *int) {}`, "result"},
+	{"result that is assigned before", `func f(k int) (s []int, n int) {
+			s, n = nil1(), 1
+			s = append(s, k)
+			n += k
+			return
+		}
+		func nil1() []int { return nil }`, "assign"},
+	{"results that are assigned one by one", `func f(k int) (s []int, n int) {
+			s = nil
+			n = 0
+			for i := 0; i < k; i++ { s = append(s, i); n += i }
+			return
+		}`, ""},
+	{"results that are returned as they are not", `func f(k int) (n int, b bool) { m := k; m += 1; return m, false }`, ""},
+	{"result that is assigned on all ways", `func f(k int) (n int) {
+			if k > 1 { n = 1 } else if k > 0 { return 5 } else { n = 2 }
+			switch { case k > 7: n = 2; fallthrough; default: n++ }
+			return n
+		}`, ""},
+	{"result that each case assigns", `func f(k int) (n int) { switch k { case 1: n = 1; case 2: return 7; default: n = 2 }; return n }`, ""},
+	{"result that is assigned in a condition", `func f() (err error) { if _, err = g(); err != nil { return err }; return }
+		func g() (int, error) { return 1, nil }`, ""},
+	{"result that is defined again", `func f() (n int, err error) { m, err := g(); return m, err }
+		func g() (int, error) { return 1, nil }`, ""},
+	{"result that an endless loop assigns", `func f() (n int) { for { n = 1; if n > 0 { break } }; return n }`, ""},
+	{"result of another function", `func f() int { var n int; n += 1; return n }
+		func g() (_ int) { return 1 }`, ""},
+	{"result that a deferred literal assigns", `func f() (err error) { defer func() { if recover() != nil { err = nil } }(); return nil }`, ""},
+	{"result that a deferred literal reads", `func f() (n int) { defer func() { g(n) }(); return 1 }
+		func g(n int) {}`, ""},
+
 	{"defer of a literal", `func f() { defer func() { _ = recover() }() }`, ""},
-	{"defer of a literal that captures", `func f() (n int) { defer func() { n++; g() }(); return }
+	{"defer of a literal that captures", `func f() (n int) { defer func() { n++; g() }(); return 1 }
 		func g() {}`, ""},
 	{"defer of a variable that holds a literal", `func f() { g := func() {}; defer g() }`, "defer"},
 	{"defer of a variable declared before", `func f() { var g func(); g = func() {}; defer g() }`, "defer"},

@@ -15,6 +15,10 @@
 //   - defer: a deferred call deadlocks when it runs a function literal that the same
 //     function made, be it the callee, an argument, or used by a deferred literal.
 //     (A deferred literal that uses none is fine.)
+//   - result: named results are not zeroed from one turn of a loop in the caller to the
+//     next: what is appended to them, added to them, or left as it was is so on top of
+//     what the turn before returned. So a named result is assigned before it is read,
+//     also by a return. (Variables that are declared in the function are zeroed.)
 //   - builtin: min, max and clear do not load.
 //   - range: a range over an integer or a function ends the process at load, or does
 //     not load.
@@ -342,8 +346,10 @@ func (c *checker) visit(node ast.Node) bool {
 		c.receive(node)
 	case *ast.FuncDecl:
 		c.parameters(node.Type)
+		c.results(node.Type, node.Body)
 	case *ast.FuncLit:
 		c.parameters(node.Type)
+		c.results(node.Type, node.Body)
 	case *ast.AssignStmt:
 		c.assign(node)
 	case *ast.DeferStmt:
