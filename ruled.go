@@ -46,7 +46,7 @@ func newRuled(next http.Handler, s *setting, name string, now time.Time) *ruled 
 // ServeHTTP does what ServeHTTP of the plain middleware does, by the policy that applies.
 func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if !m.paths {
-		m.serve(w, req, m.policies[0], nil, m.next, m.guard)
+		m.serve(w, req, m.policies[0], m.next, m.guard)
 		return
 	}
 	path := &rule.Path{}
@@ -56,49 +56,58 @@ func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	p := m.policies[rule.Find(m.matches, req, path.Clean)]
-	if path.Raw == path.Clean && path.Lenient == path.Clean {
-		m.serve(w, req, p, path, m.next, m.guard)
+	if path.Raw != path.Clean || path.Lenient != path.Clean {
+		m.serveForms(w, req, p, path)
 		return
 	}
-	m.serveForms(w, req, p, path)
+	if p.exempt != nil && exempt(p, req, path) {
+		m.next.ServeHTTP(w, req)
+		return
+	}
+	m.serve(w, req, p, m.next, m.guard)
 }
 
 // serveForms serves a request whose path servers read in several ways, by the policies of
-// all of them: the one in front is that of the clean form, and the request passes if all
-// let it pass.
+// all of them that do not exempt it: it passes if all let it pass. The one in front is
+// that of the clean form.
 func (m *ruled) serveForms(w http.ResponseWriter, req *http.Request, clean *policy, path *rule.Path) {
 	raw := m.policies[rule.Find(m.matches, req, path.Raw)]
 	lenient := m.policies[rule.Find(m.matches, req, path.Lenient)]
-	next := m.next
-	if lenient != clean && lenient != raw {
-		next = &form{ruled: m, policy: lenient, path: path, next: next}
+	guard := m.guard
+	var steps []*form
+	for i, p := range []*policy{clean, raw, lenient} {
+		if i > 0 && p == clean || i > 1 && p == raw || p.exempt != nil && exempt(p, req, path) {
+			continue
+		}
+		steps = append(steps, &form{ruled: m, policy: p, guard: guard, next: m.next})
+		guard = nil // it is asked once
 	}
-	if raw != clean {
-		next = &form{ruled: m, policy: raw, path: path, next: next}
+	if len(steps) == 0 {
+		m.next.ServeHTTP(w, req)
+		return
 	}
-	m.serve(w, req, clean, path, next, m.guard)
+	for i := 1; i < len(steps); i++ {
+		steps[i-1].next = steps[i]
+	}
+	steps[0].ServeHTTP(w, req)
 }
 
-// form is the handler behind the policy of one form of a path, for that of another.
+// form is the handler for the policy of one form of a path, in front of that for another.
 type form struct {
 	ruled  *ruled
 	policy *policy
-	path   *rule.Path
+	guard  *limiter.Guard
 	next   http.Handler
 }
 
-// ServeHTTP serves a request that another policy let pass.
+// ServeHTTP serves a request by the policy of the form.
 func (f *form) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	f.ruled.serve(w, req, f.policy, f.path, f.next, nil)
+	f.ruled.serve(w, req, f.policy, f.next, f.guard)
 }
 
-// serve serves a request by a policy, in front of next, and behind a guard unless that is
-// nil. The path is nil where nothing is exempt.
-func (m *ruled) serve(w http.ResponseWriter, req *http.Request, p *policy, path *rule.Path, next http.Handler, guard *limiter.Guard) {
-	if p.exempt != nil && exempt(p, req, path) {
-		next.ServeHTTP(w, req)
-		return
-	}
+// serve serves a request that is not exempt by a policy, in front of next, and behind a
+// guard unless that is nil.
+func (m *ruled) serve(w http.ResponseWriter, req *http.Request, p *policy, next http.Handler, guard *limiter.Guard) {
 	at := time.Since(limiter.Began)
 	client := source.Identify(&p.criterion, req)
 	if client == "" && p.criterion.OnMissing == source.MissingRefuse && !p.dryRun {
