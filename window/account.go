@@ -286,16 +286,15 @@ func aloneWait(l *Limit, a *Account, s *Share, cost, now int64) int64 {
 func slidingAloneWait(l *Limit, a *Account, s *Share, cost, now int64) int64 {
 	left, length := a.Running.End*1000-now, l.Length*1000
 	alone := a.Running.Lost + a.Running.Unsettled
+	if cost > l.Limit {
+		return left // it never has room
+	}
 	// The share has room for the cost where so much is left of the limit: see share.
-	needed := s.Gateways*(cost+alone-1) + 1 - alone
+	needed := cost*(s.Gateways*((alone+cost-1)/cost)+1) - alone
 	if needed <= l.Limit-a.Running.Known {
 		return SlidingWait(a.Running.Known, slidingBefore(a.Before, s), l.Limit, needed, left, length)
 	}
-	needed = s.Gateways*(cost-1) + 1
-	if needed > l.Limit {
-		return left // it never has
-	}
-	return left + SlidingWait(0, slidingBefore(a.Running, s), l.Limit, needed, length, length)
+	return left + SlidingWait(0, slidingBefore(a.Running, s), l.Limit, cost, length, length)
 }
 
 // slidingBefore returns what stands in the window before, if all gateways let pass as much
