@@ -449,3 +449,39 @@ func TestEachAlgorithmOutlivesItsConfiguration(t *testing.T) {
 		}
 	}
 }
+
+// What a store lost is told to it of all clients, of logs a little at a time.
+func TestPushOfEachAlgorithmIsOfBoundedSize(t *testing.T) {
+	for _, algorithm := range grouped {
+		for _, limit := range []int64{10, 100, 10000} {
+			f := algorithmStore(t)
+			q := f.of(t, algorithm, limit, 5, nil)
+			const clients = 300
+			for i := 0; i < clients; i++ {
+				takeMany(q, client(i), 2, start)
+			}
+			f.store.Flush()
+			most, next := int64(maxBatch), 0
+			if algorithm == window.Exact && limit > 10 {
+				most = pushUnits/limit + 1
+			}
+			for next >= 0 {
+				b := &batch{store: q.store, start: Began.Add(start.Sub(Began)), done: make(chan struct{})}
+				next = fillPart(b, q.tables[0], next, true)
+				if got := int64(len(b.groups)); got < 1 || got > most {
+					t.Fatalf("algorithm %d, limit %d: a batch of %d, want up to %d", algorithm, limit, got, most)
+				}
+				b.start = time.Now()
+				lead(b)
+				if b.err != nil {
+					t.Fatal(b.err)
+				}
+			}
+			for i := 0; i < clients; i++ {
+				if got := f.stored(algorithm, client(i)); got != 10 {
+					t.Fatalf("algorithm %d, limit %d: the store has %d of %s, want 10", algorithm, limit, got, client(i))
+				}
+			}
+		}
+	}
+}

@@ -29,6 +29,9 @@ const (
 	// lost, and pushPause that between two batches of it.
 	pushEvery = 5 * time.Second
 	pushPause = 5 * time.Millisecond
+	// pushUnits is how many members of logs one batch tells at most, but for those of one
+	// client: a store that takes in more at once is away for all others meanwhile.
+	pushUnits = 4096
 )
 
 // gatewayID is the name of this process among those that use a store.
@@ -353,7 +356,11 @@ func fillGroups(b *batch, t *table, next int, all bool) int {
 	limit := t.limit
 	q := &Several{cost: 1, limits: []*window.Limit{&limit}, tables: []*table{t}, store: b.store, ledger: t.ledger}
 	prepareCalls(q)
-	clients, after := window.Clients(t.counts, t.entries, now, maxBatch, next)
+	most := int64(maxBatch)
+	if limit.Algorithm == window.Exact && most*limit.Limit > pushUnits {
+		most = pushUnits/limit.Limit + 1
+	}
+	clients, after := window.Clients(t.counts, t.entries, now, int(most), next)
 	for _, client := range clients {
 		accounts := findSeveral(q, client, now)
 		if all || window.Alone(accounts[0]) {

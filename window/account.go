@@ -85,7 +85,9 @@ func Left(l *Limit, a *Account, now int64) int64 {
 }
 
 // Wait returns after how many milliseconds a client that stays silent has so much of a
-// limit left, by what is known; cost is at most what a limit can hold.
+// limit left, by what is known; cost is at most what a limit can hold. What is known may be
+// ahead of the clock, mostly by the few milliseconds by which a gateway errs about the
+// store's: then it is no longer to be waited for than if it had just come.
 func Wait(l *Limit, a *Account, cost, now int64) int64 {
 	switch l.Algorithm {
 	case Fixed:
@@ -98,12 +100,23 @@ func Wait(l *Limit, a *Account, cost, now int64) int64 {
 	case Bucket:
 		e := a.Entry
 		wait := BucketWait(BucketLack(e.Lack, e.At, now, l.Limit), cost, l.Limit, l.Burst, l.Length*1000)
-		if wait > 0 && e.At > now { // by a clock that is behind
-			wait += e.At - now
+		if wait > 0 && e.At > now {
+			return waitAhead(wait, e.At-now, LongestWait(l, cost)*1000)
 		}
 		return wait
 	}
 	return LogWait(a.Entry.Log, l.Limit, cost, now, l.Length*1000)
+}
+
+// waitAhead returns a wait that begins so much later, but not for longer than the longest.
+func waitAhead(wait, ahead, longest int64) int64 {
+	if wait+ahead <= longest {
+		return wait + ahead
+	}
+	if wait < longest {
+		return longest
+	}
+	return wait
 }
 
 // Capacity returns the most that a limit can have left.
@@ -213,32 +226,18 @@ func Waits(limits []*Limit, accounts []*Account, cost, now int64) (resets, waits
 	resets = nil
 	waits = nil
 	for i, l := range limits {
-		reset := secondsUntil(l, accounts[i], Capacity(l), now)
+		reset := Wait(l, accounts[i], Capacity(l), now)
 		if l.Algorithm == Fixed {
-			reset = seconds(accounts[i].Running.End*1000 - now)
+			reset = accounts[i].Running.End*1000 - now
 		}
-		resets = append(resets, reset)
+		resets = append(resets, seconds(reset))
 		if cost > Capacity(l) {
-			waits = append(waits, reset)
+			waits = append(waits, resets[i])
 		} else {
-			waits = append(waits, secondsUntil(l, accounts[i], cost, now))
+			waits = append(waits, seconds(Wait(l, accounts[i], cost, now)))
 		}
 	}
 	return resets, waits
-}
-
-// secondsUntil returns Wait in whole seconds, rounded up, at least 1. What a log or a bucket
-// knows may be some milliseconds ahead of the clock, and is no longer to be waited for than
-// if it had just come.
-func secondsUntil(l *Limit, a *Account, cost, now int64) int64 {
-	wait := Wait(l, a, cost, now)
-	if l.Algorithm == Exact && wait > l.Length*1000 {
-		return l.Length
-	}
-	if l.Algorithm == Bucket && a.Entry.At > now && a.Entry.Lack <= l.Burst*l.Length*1000 && wait > LongestWait(l, cost)*1000 {
-		return LongestWait(l, cost)
-	}
-	return seconds(wait)
 }
 
 // seconds returns milliseconds in whole seconds, rounded up, at least 1.
@@ -352,16 +351,15 @@ func aloneWait(l *Limit, a *Account, s *Share, cost, now int64) int64 {
 func slidingAloneWait(l *Limit, a *Account, s *Share, cost, now int64) int64 {
 	left, length := a.Running.End*1000-now, l.Length*1000
 	alone := a.Running.Lost + a.Running.Unsettled
+	if cost > l.Limit {
+		return left // it never has room
+	}
 	// The share has room for the cost where so much is left of the limit: see share.
-	needed := s.Gateways*(cost+alone-1) + 1 - alone
+	needed := cost*(s.Gateways*((alone+cost-1)/cost)+1) - alone
 	if needed <= l.Limit-a.Running.Known {
 		return SlidingWait(a.Running.Known, slidingBefore(a.Before, s), l.Limit, needed, left, length)
 	}
-	needed = s.Gateways*(cost-1) + 1
-	if needed > l.Limit {
-		return left // it never has
-	}
-	return left + SlidingWait(0, slidingBefore(a.Running, s), l.Limit, needed, length, length)
+	return left + SlidingWait(0, slidingBefore(a.Running, s), l.Limit, cost, length, length)
 }
 
 // slidingBefore returns what stands in the window before, if all gateways let pass as much

@@ -243,6 +243,9 @@ func LogWait(g *Log, limit, cost, now, length int64) int64 {
 	if cost == limit && g.others > 0 && g.othersUntil > until {
 		until = g.othersUntil
 	}
+	if until > now+length { // see Wait
+		return length
+	}
 	return until - now
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gatequota/gatequota/internal/fakevalkey"
+	"github.com/gatequota/gatequota/internal/meaning"
 	"github.com/gatequota/gatequota/limiter"
 	"github.com/gatequota/gatequota/window"
 )
@@ -27,6 +28,8 @@ type valkey struct {
 	counts    map[string]count                // by key
 	gateways  map[string]map[string]time.Time // when they were announced, by key
 	forbidden string                          // beginning of the keys that nobody may touch
+
+	algorithms *meaning.Store // what is not counted in fixed windows
 }
 
 type count struct {
@@ -66,6 +69,7 @@ func (t *T) valkeyWith(config fakevalkey.Config) *valkey {
 	}
 	v.Register(window.FixedScript, func(_ *fakevalkey.Server, args []string) string { return v.fixed(args) })
 	v.Register(window.FixedSeveralScript, func(_ *fakevalkey.Server, args []string) string { return v.several(args) })
+	v.registerAlgorithms()
 	v.Register(limiter.AnnounceScript, func(_ *fakevalkey.Server, args []string) string { return v.announce(args) })
 	v.Handle("TIME", func(*fakevalkey.Server, []string) string {
 		now := v.now()
