@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"strings"
 	"time"
@@ -24,6 +25,13 @@ var rules = tests{
 	{"no spelling of a path escapes a strict rule", strictRulesHold},
 	{"no spelling of a path gains a generous rule", generousRulesNotGained},
 	{"no spelling of a path gains an exemption", exemptionsNotGained},
+	{"every way to write a path counts under its rule", formsCount},
+	{"a path counts under the rules of all its forms", formsTold},
+	{"no form of a path is spared by what exempts another", formsNotExempt},
+	{"no form of a path is let through by the dry run of another", formsNotTried},
+	{"the gateway's limit counts a request once, whatever its forms", formsGuarded},
+	{"the application gets the writer itself, whatever the forms of the path", formsUnwrapped},
+	{"a path that is too long to be searched is refused", longPaths},
 	{"a reload loses no count of a rule", ruleCountsOutlive},
 }
 
@@ -366,6 +374,15 @@ var spellings = []string{
 	"/../login", "/%2E%2e/login", "///.//login/.", "/login/x/..", "/login?x=1", "/login/?", "//x/..//%6c%6f%67%69%6e/",
 }
 
+// disguises are paths that some servers take for /login: those that decode escaped
+// slashes, take a backslash for a slash, or cut off parameters.
+var disguises = []string{
+	"/login;x", "/login;", "/login;a=b;c", "/login%3Bx", "/login;x/", "/login%2f", "/login%2F%2f", "/%2Flogin", "/login%5c", `/login\`,
+	"/x/..%2flogin", "/x%2F..%2Flogin", "/static/..%2flogin", "/static/..%5clogin", `/static/..\login`, "/static/x%5C..%5c..%5Clogin", "/static/..;/login",
+	"/static/..;a=b/login", "/static/x;y/..;/..;/login;z", "/static/%2e%2e;/login", "/static/%2e.%2flogin", "/..;/login", "/;x/login", "/.;/login", "/static;x/../login",
+	"/static/../static/..%2flogin", "//static/..;/%6cogin", "/static/..%3b/login",
+}
+
 func strictRulesHold(t *T) {
 	t.eachWay(func(t *T, options map[string]any, way string) {
 		for _, condition := range [][]any{{"path", "/login"}, {"pathPrefix", "/login"}, {"pathRegex", "^/login$"}, {"path", "/%6Cogin/"}} {
@@ -382,6 +399,231 @@ func strictRulesHold(t *T) {
 			t.exact(got, 2, way)
 		}
 	})
+}
+
+func formsCount(t *T) {
+	address := map[string]any{"ipStrategy": map[string]any{}}
+	all := append(append([]string{}, spellings...), disguises...)
+	for _, top := range []struct{ limit, window string }{{"100", seconds(roomy(3600))}, {"5", seconds(roomy(60000))}, {"3", seconds(roomy(700))}} {
+		t.eachWay(func(t *T, options map[string]any, way string) {
+			for _, condition := range [][]any{{"path", "/login"}, {"pathPrefix", "/login"}, {"pathRegex", "^/login$"}} {
+				login := with(entry("name", "login", "limit", "5", "window", seconds(roomy(900)), "sourceCriterion", address), condition...)
+				for _, rules := range [][]any{{login}, {entry("name", "static", "pathPrefix", "/static", "limit", "1000"), login}, {login, entry("name", "static", "pathRegex", "static", "limit", "900", "window", "1h")}} {
+					h := t.handler(t.name(), with(options, "limit", top.limit, "window", top.window, "rules", rules))
+					passed := 0
+					for i, path := range all {
+						got := t.send(h, asClient(path, i)) // each with a key of its own
+						if got.status == 200 {
+							passed++
+						}
+						if got.decision != way || got.limit > 5 || (got.status == 200) != (i < 5) {
+							t.Errorf("%v, top level %v: request %d for %s gets %d, limit %d, %s", condition, top, i, path, got.status, got.limit, got.decision)
+						}
+					}
+					if passed != 5 {
+						t.Errorf("%v, top level %v: %d logins passed", condition, top, passed)
+					}
+				}
+			}
+		})
+	}
+	// Each of them alone leads to the login.
+	for _, path := range all {
+		name := t.name()
+		h := t.handler(name, ruled(t.options(nil), entry("name", "static", "pathPrefix", "/static", "limit", "900"), entry("name", "login", "path", "/login", "limit", "1", "sourceCriterion", address)))
+		for i, want := range []int{200, 429} {
+			if got := t.send(h, asClient(path, i)); got.status != want {
+				t.Errorf("request %d for %s: %d, want %d", i, path, got.status, want)
+			}
+		}
+		if got := t.send(h, asClient("/login", 2)); got.status != 429 {
+			t.Errorf("a login after %s: %d", path, got.status)
+		}
+	}
+	// At once, and over several routers.
+	t.eachWay(func(t *T, options map[string]any, way string) {
+		name := t.name()
+		options = ruled(options, entry("name", "login", "path", "/login", "limit", "5", "sourceCriterion", address))
+		routers := []http.Handler{t.handler(name, options), t.handler(name, options)}
+		t.exact(rush(8, 2*len(all), func(i int) answer { return t.send(routers[i%2], asClient(all[i/2], i)) }), 5, way)
+	})
+}
+
+func formsTold(t *T) {
+	t.eachWay(func(t *T, options map[string]any, way string) {
+		name := t.name()
+		h := t.handler(name, ruled(options,
+			entry("name", "login", "path", "/login", "limit", "500"),
+			entry("name", "static", "pathPrefix", "/static", "limit", "600"),
+			entry("name", "img", "pathPrefix", "/img", "limit", "700"),
+			entry("name", "shares", "pathPrefix", "/shares"),
+		))
+		left := map[string]int64{"login": 500, "static": 600, "img": 700, "": 1000}
+		for _, tt := range []struct {
+			path   string
+			counts []string // by the clean form, the raw one, the lenient one, if they differ
+		}{
+			{"/login", []string{"login"}}, {"/login;x", []string{"", "login"}}, {"/login/", []string{"login", ""}}, {"//login", []string{"login", ""}},
+			{"/x/..%2flogin", []string{"", "login"}}, {"/static/..%5clogin", []string{"static", "login"}}, {"/static/..;/login", []string{"static", "login"}},
+			{"/static/../login", []string{"login", "static"}}, {"/static/../img/..;/login", []string{"img", "static", "login"}}, {"/static/..%2f..;/img", []string{"static", "img"}},
+			{"/static//x", []string{"static"}}, {"/static/x;y", []string{"static"}}, {"//static", []string{"static", ""}}, {"/static", []string{"static"}},
+			{"/img/../x", []string{"", "img"}}, {"/login%252f", []string{""}}, {"/x;y", []string{""}}, {"/shares", []string{""}},
+		} {
+			got := t.exchange(h, get(tt.path))
+			if got.status != 200 || got.counts(name) != strings.Join(tt.counts, " ") || got.decision != way {
+				t.Errorf("%s: %d, %s, counted %q, want %q", tt.path, got.status, got.decision, got.counts(name), tt.counts)
+			}
+			least := int64(1000)
+			for _, count := range tt.counts {
+				left[count]--
+				if left[count] < least {
+					least = left[count]
+				}
+				key := name
+				if count != "" {
+					key += ":" + count
+				}
+				if told := fmt.Sprintf("%q;r=%d;", key, left[count]); !strings.Contains(strings.Join(got.header.Values("RateLimit"), ", ")+";", told) {
+					t.Errorf("%s: RateLimit is %q, want %s", tt.path, got.header.Values("RateLimit"), told)
+				}
+			}
+			if got.remaining != least {
+				t.Errorf("%s: %d remain, want %d", tt.path, got.remaining, least)
+			}
+		}
+		// The rule of any form refuses.
+		h = t.handler(t.name(), ruled(options, entry("name", "static", "pathPrefix", "/static", "limit", "2"), entry("name", "login", "path", "/login", "limit", "100")))
+		if got := t.statuses(h, 4, func() *http.Request { return get("/static/../login") }); fmt.Sprint(got) != "[200 200 429 429]" {
+			t.Errorf("the rule of the raw form: %d", got)
+		}
+		if got := t.exchange(h, get("/login")); got.status != 200 {
+			t.Errorf("a plain login: %d", got.status)
+		}
+	})
+}
+
+func formsNotExempt(t *T) {
+	name := t.name()
+	h := t.handler(name, with(ruled(t.options(nil),
+		entry("name", "login", "path", "/login", "limit", "900", "exempt", map[string]any{}),
+		entry("name", "static", "pathPrefix", "/static", "exempt", map[string]any{"methods": "GET", "ips": "192.0.2.0/24", "paths": "/static/*"}),
+	), "exempt", map[string]any{"methods": "GET", "paths": "/*"}))
+	if got := t.send(h, get("/static/x")); got.counts(name) != "uncounted" {
+		t.Errorf("what is exempt is counted %q", got.counts(name))
+	}
+	for _, path := range append(append([]string{}, spellings...), disguises...) {
+		if got := t.send(h, get(path)); got.counts(name) != "login" {
+			t.Errorf("%s is counted %q", path, got.counts(name))
+		}
+	}
+}
+
+func formsNotTried(t *T) {
+	t.eachWay(func(t *T, options map[string]any, way string) {
+		for _, path := range []string{"/static/..%5clogin", "/static/..;/login", "/static/../login", "/login/../static", "/static;x/../login"} {
+			for _, order := range []string{"login", "static"} {
+				login := entry("name", "login", "pathPrefix", "/login", "limit", "2")
+				static := entry("name", "static", "pathPrefix", "/static", "limit", "1", "dryRun", "true")
+				rules := []any{login, static}
+				if order == "static" {
+					rules = []any{static, login}
+				}
+				h := t.handler(t.name(), ruled(options, rules...))
+				if got := t.statuses(h, 4, func() *http.Request { return get(path) }); fmt.Sprint(got) != "[200 200 429 429]" {
+					t.Errorf("%s, first %s: %d", path, order, got)
+				}
+				if got := t.exchange(h, get("/static")); got.status != 200 || got.header.Get("X-RateLimit-Dry-Run") == "" {
+					t.Errorf("the dry run itself gets %d, %v", got.status, got.header)
+				}
+			}
+		}
+	})
+}
+
+func formsGuarded(t *T) {
+	t.eachWay(func(t *T, options map[string]any, way string) {
+		for _, path := range []string{"/static/../img/..;/login", "/login/", "/login;x", "/free/../login", "/free/..;/login", "/static/../free/x"} {
+			h := t.handler(t.name(), guarded(options, "3", "rules", []any{
+				entry("name", "login", "path", "/login", "limit", "50"),
+				entry("name", "static", "pathPrefix", "/static", "limit", "60"),
+				entry("name", "img", "pathPrefix", "/img", "limit", "70"),
+				entry("name", "free", "pathPrefix", "/free", "exempt", map[string]any{"methods": "GET"}),
+			}))
+			for i := 0; i < 5; i++ {
+				got := t.exchange(h, asClient(path, i))
+				if i >= 3 {
+					t.isGuarded(got)
+				} else if got.status != 200 || got.decision != way {
+					t.Errorf("%s, client %d: %d, %s", path, i, got.status, got.decision)
+				}
+			}
+		}
+	})
+}
+
+func formsUnwrapped(t *T) {
+	t.eachPassage(func(t *T, options map[string]any) {
+		for _, path := range []string{"/static/../img/..;/login", "/login/", "/login;x"} {
+			own := &writer{ResponseRecorder: httptest.NewRecorder()}
+			sent := get(path, "Connection", "Upgrade", "Upgrade", "websocket")
+			reached := 0
+			next := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				reached++
+				if w != http.ResponseWriter(own) || req != sent {
+					t.Errorf("%s: the application has a %T and another request: %t", path, w, req != sent)
+				}
+				_, _, _ = w.(http.Hijacker).Hijack()
+			})
+			t.before(next, t.name(), ruled(options,
+				entry("name", "login", "path", "/login", "limit", "50"), entry("name", "static", "pathPrefix", "/static", "limit", "60"), entry("name", "img", "pathPrefix", "/img", "dryRun", "true"),
+			)).ServeHTTP(own, sent)
+			if reached != 1 || own.hijacked != 1 {
+				t.Errorf("%s: reached %d times, hijacked %d times", path, reached, own.hijacked)
+			}
+		}
+	})
+}
+
+// mostSearched is the length of the longest path in which expressions are searched.
+const mostSearched = 8 << 10
+
+func longPaths(t *T) {
+	long := func(length int, unit string) string {
+		return "/" + strings.Repeat(unit, length/len(unit)) + strings.Repeat("x", (length-1)%len(unit))
+	}
+	v := t.valkey()
+	name := t.name()
+	options := t.options(v, "limit", "1000")
+	searched := t.handler(name, with(options, "rules", []any{
+		entry("name", "plain", "path", "/plain"), entry("name", "slow", "host", "other.example", "pathRegex", "^(/[a-z;]*)*/(a|b)*x$", "limit", "900"),
+	}))
+	for _, tt := range []struct {
+		path   string
+		status int
+	}{
+		{"/" + strings.Repeat("x", mostSearched-1), 200}, {"/" + strings.Repeat("x", mostSearched), 414},
+		{"/?" + strings.Repeat("x", mostSearched), 200},        // the query is not searched
+		{"/" + strings.Repeat("x/../", mostSearched/5+1), 414}, // though it is clean as /
+		{"/" + strings.Repeat("%61", mostSearched/3+1), 414},   // as it was sent
+		{long(1<<20, "a"), 414}, {long(1<<20, "/..;"), 414}, {long(1<<20, "%2f"), 414},
+	} {
+		v.ForgetCommands()
+		got := t.exchange(searched, get(tt.path))
+		if got.status != tt.status {
+			t.Errorf("a path of %d bytes: %d, want %d", len(tt.path), got.status, tt.status)
+		}
+		if tt.status == 414 && (got.counts(name) != "uncounted" || len(v.clientCalls(name)) > 0 || !strings.Contains(got.body, "too long") || got.header.Get("Cache-Control") != "no-store") {
+			t.Errorf("a path that is too long gets %v, %q", got.header, got.body)
+		}
+	}
+	for _, rules := range []any{absent, []any{entry("name", "login", "pathPrefix", "/login", "methods", "GET", "limit", "900")}} {
+		plain := t.handler(t.name(), with(options, "rules", rules))
+		for _, path := range []string{long(mostSearched+1, "x"), long(1<<18, "/..;"), long(1<<18, "%2f")} {
+			if got := t.exchange(plain, get(path)); got.status != 200 {
+				t.Errorf("with the rules %v, a path of %d bytes: %d", rules, len(path), got.status)
+			}
+		}
+	}
 }
 
 func generousRulesNotGained(t *T) {
@@ -462,7 +704,7 @@ func ruleCountsOutlive(t *T) {
 		h := t.handler(name, ruled(options, login))
 		got := []answer{t.send(h, get("/login")), t.send(h, get("/login"))}
 		// The rule stands elsewhere, has another limit and other conditions.
-		h = t.handler(name, ruled(options, entry("name", "other", "path", "/other"), with(login, "limit", "7", "methods", "GET")))
+		t.handler(name, ruled(options, entry("name", "other", "path", "/other"), with(login, "limit", "7", "methods", "GET")))
 		t.handler(name, options)
 		h = t.handler(name, ruled(options, entry("name", "other", "path", "/other"), with(login, "pathPrefix", "/login", "path", absent)))
 		for i := 0; i < 5; i++ {
