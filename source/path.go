@@ -74,7 +74,7 @@ var parameters = regexp.MustCompile(`;[^/]*`)
 // too, take a backslash for a slash, or cut off a semicolon and what follows it in a
 // segment. For the rest it does as CleanPath.
 func LenientPath(escaped string) string {
-	if escaped == "*" || strings.IndexAny(escaped, "%;\\") < 0 {
+	if escaped == "*" || !strings.ContainsAny(escaped, "%;\\") {
 		return CleanPath(escaped)
 	}
 	decoded, err := url.PathUnescape(escaped)

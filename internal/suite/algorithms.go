@@ -295,7 +295,7 @@ func ruleAlgorithms(t *T) {
 	t.eachWay(func(t *T, options map[string]any, way string) {
 		rules := []any{}
 		for _, other := range others {
-			rules = append(rules, entry("name", other.key, "path", "/"+other.key, "limit", "3", "window", "1d", "algorithm", other.name))
+			rules = append(rules, entry("name", "by-"+other.key, "path", "/"+other.key, "limit", "3", "window", "1d", "algorithm", other.name))
 		}
 		h := t.handler(t.name(), with(options, "rules", rules))
 		for _, path := range []string{"/", "/sw", "/log", "/tb"} {

@@ -1,6 +1,8 @@
 package suite
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -39,7 +41,7 @@ func wrongNested(t *T) {
 	booleans := []any{"", "yes", "1", "TRUE", float64(1), list, group}
 	names := append([]any{"", "a b", "a:b", "ä", "{a}"}, texts...)
 	headers := append([]any{"X Y", "X:", "Schlüssel", "Host", "content-length"}, texts...)
-	prefixes := []any{"10.0.0.0/33", "nonsense", "10.0.0.1,,10.0.0.2", []any{""}, "fe80::1%eth0"}
+	prefixes := []any{[]any{}, "10.0.0.0/33", "nonsense", "10.0.0.1,,10.0.0.2", []any{""}, "fe80::1%eth0"}
 	for _, tt := range []struct {
 		option string
 		values []any
@@ -51,7 +53,7 @@ func wrongNested(t *T) {
 		{"dryRun", booleans, false, false},
 		{"onStoreFailure", append([]any{"", "fail"}, texts...), false, false},
 		{"sourceCriterion.requestHeaderName", append([]any{""}, headers...), false, false},
-		{"sourceCriterion.requestHeaderNames", []any{[]any{"X Y"}, []any{"Host"}, []any{""}, "X-One,,X-Two", "X-One,X:"}, false, false},
+		{"sourceCriterion.requestHeaderNames", []any{[]any{"X Y"}, []any{"Host"}, []any{""}, "X-One,,X-Two", "X-One,X:", []any{}}, false, false},
 		{"sourceCriterion.requestHost", booleans, false, false},
 		{"sourceCriterion.cookieName", append([]any{"", " ", "a b", "a=b", "a;b"}, texts...), false, false},
 		{"sourceCriterion.queryParameter", append([]any{"", " "}, texts...), false, false},
@@ -62,8 +64,8 @@ func wrongNested(t *T) {
 		{"sourceCriterion.ipStrategy.ipv4Subnet", append([]any{"0", "33"}, integers...), false, false},
 		{"sourceCriterion.ipStrategy.trustedIPs", prefixes, false, false},
 		{"exempt.ips", prefixes, false, false},
-		{"exempt.paths", []any{"free", "*", "/free*", "/a/*/b", "/free//x", "/%66ree", "/free/", "/a?b", "/a%zz", "/a b", []any{""}, "/a,,/b"}, false, false},
-		{"exempt.methods", []any{"G T", "GET,", []any{""}, "GÉT"}, false, false},
+		{"exempt.paths", []any{"free", "*", "/free*", "/a/*/b", "/free//x", "/%66ree", "/free/", "/a?b", "/a%zz", "/a b", []any{""}, "/a,,/b", []any{}, "/users/:id", "/{a}/*", []any{"/a,/b"}}, false, false},
+		{"exempt.methods", []any{"G T", "GET,", []any{""}, "GÉT", []any{}, "ANY", "all", "*", "GET,any"}, false, false},
 		{"exempt.preflight", booleans, false, false},
 		{"plans.header", headers, false, false},
 		{"plans.claim", texts, false, false},
@@ -79,10 +81,10 @@ func wrongNested(t *T) {
 		{"limit", limits, false, true},
 		{"window", windows, false, true},
 		{"name", names, false, true},
-		{"path", append([]any{"", "login", "/a?b", "/a#b", "/a%2", "/a\x00b", "*"}, texts...), false, true},
-		{"pathPrefix", append([]any{"", "api", "/a?b"}, texts...), false, true},
+		{"path", append([]any{"/users/*", "/users/{id}", "/users/:id/x", "/:id", "/login,/register", "/**", "", "login", "/a?b", "/a#b", "/a%2", "/a\x00b", "*"}, texts...), false, true},
+		{"pathPrefix", append([]any{"/api/*", "/api*", "/{tenant}/api", "/api/:id", "/api,/v2", "", "api", "/a?b"}, texts...), false, true},
 		{"pathRegex", append([]any{"", "(", "*", "[a-"}, texts...), false, true},
-		{"methods", []any{"G T", "GET,", []any{""}}, false, true},
+		{"methods", []any{"G T", "GET,", []any{""}, []any{}, "ANY", "all", "*", "GET,All"}, false, true},
 		{"host", append([]any{"", "a b", "example.com:80", "http://example.com", "bücher.example", "a,b"}, texts...), false, true},
 		{"header.name", append([]any{""}, headers...), false, true},
 		{"header.value", append([]any{"a\nb", "without a name"}, texts...), false, true},
@@ -243,6 +245,11 @@ func misfits(t *T) {
 			t.Fatal(err)
 		}
 	}
+	const keySecret = "0123456789abcdef"
+	mac := hmac.New(sha256.New, []byte(keySecret))
+	plain := sha256.Sum256([]byte("x"))
+	_, _ = mac.Write(plain[:])
+	keyed := fmt.Sprintf("%x", mac.Sum(nil))
 	one := entry("name", "a", "limit", "5", "window", "1m")
 	var nine []any
 	for i := 0; i < 9; i++ {
@@ -279,6 +286,15 @@ func misfits(t *T) {
 		{with(several, "plans", plans("limits", []any{entry("name", "a")})), []string{"plans.values.gold.limits[0].limit", "missing"}},
 		{with(several, "plans", plans("limits", []any{entry("name", "a", "limit", "5", "window", "1m")})), []string{"plans.values.gold.limits[0].window", "no place"}},
 		{with(several, "overrides", []any{entry("value", "x", "limit", "5")}), []string{"overrides[0].limit", "several"}},
+		// One thing is said once.
+		{with(several, "plans", plans("limits", []any{entry("name", "a", "limit", "5"), entry("name", "b", "limit", "5"), entry("name", "a", "limit", "6")})), []string{"plans.values.gold.limits[2].name", `"a"`, "already"}},
+		{with(several, "overrides", []any{entry("value", "x", "limits", []any{entry("name", "b", "limit", "5"), entry("name", "b", "limit", "5")})}), []string{"overrides[0].limits[1].name", `"b"`, "already"}},
+		{t.shared("overrides", []any{entry("value", "x", "limit", "5"), entry("hash", fmt.Sprintf("%x", sha256.Sum256([]byte("x"))), "limit", "6")}), []string{"overrides[1].value", "same client"}},
+		{t.shared("overrides", []any{entry("hash", fmt.Sprintf("%X", sha256.Sum256([]byte("x"))), "limit", "6"), entry("value", " x", "limit", "5")}), []string{"overrides[1].value", "same client"}},
+		{t.shared("valkey.keySecret", keySecret, "overrides", []any{entry("value", "x", "limit", "5"), entry("hash", keyed, "limit", "6")}), []string{"overrides[1].value", "same client"}},
+		{t.shared("valkey.keySecretFile", file, "overrides", []any{entry("hash", keyed, "limit", "5"), entry("value", "x", "limit", "6")}), []string{"overrides[1].value", "same client"}},
+		{t.shared("rules", []any{entry("name", "r", "header.name", "X-A", "header.value", "")}), []string{"rules[0].header.value", "empty"}},
+		{t.shared("rules", []any{entry("name", "r", "header.name", "X-A", "header.value", " \t")}), []string{"rules[0].header.value", "empty"}},
 		{t.shared("overrides", []any{entry("value", "x", "hash", strings.Repeat("a", 64), "limit", "5")}), []string{"overrides[0].value", "exactly one"}},
 		{t.shared("overrides", []any{entry("value", "x", "limit", "5"), entry("value", " x ", "limit", "6")}), []string{"overrides[1].value", "same client"}},
 		{t.shared("overrides", []any{entry("hash", strings.Repeat("a", 64), "limit", "5"), entry("hash", strings.Repeat("A", 64), "limit", "6")}), []string{"overrides[1]", "same client"}},
@@ -358,7 +374,7 @@ func rightNested(t *T) {
 	}
 	for _, conditions := range [][]any{
 		{"path", "/"}, {"path", "/a b"}, {"path", "/%6Cogin/"}, {"pathPrefix", "/"}, {"pathRegex", "(?i)^/a{2,3}$"}, {"methods", "GET,post"}, {"methods", []any{" PURGE "}}, {"host", "[::1]"}, {"host", "A.example."},
-		{"header.name", "x-a"}, {"pathPrefix", "/a", "pathRegex", "b", "methods", "GET", "host", "a", "header.name", "b", "header.value", "c"},
+		{"header.name", "x-a"}, {"path", "/a:b"}, {"path", "/a,b"}, {"path", "/a;b"}, {"pathPrefix", "/käse/"}, {"methods", "M-SEARCH,VERSION-CONTROL"}, {"methods", "ALLOW"}, {"pathPrefix", "/a", "pathRegex", "b", "methods", "GET", "host", "a", "header.name", "b", "header.value", "c"},
 	} {
 		t.handler(t.name(), t.shared("rules", []any{with(entry("name", "r"), conditions...), with(entry("name", "r2", "limits", []any{one}), conditions...)}))
 	}
@@ -366,6 +382,8 @@ func rightNested(t *T) {
 		{"response.status", "400"}, {"response.status", float64(599)}, {"response.body", "x", "response.contentType", "application/json;charset=utf-8"}, {"response", map[string]any{}},
 		{"gatewayLimit", map[string]any{}}, {"gatewayLimit", map[string]any{"limit": float64(5), "window": "366d"}}, {"exposeHeaders", true},
 		{"valkey.keySecret", "0123456789abcdef"}, {"valkey.keySecret", ""},
+		// With a secret, the bare hash is another client's.
+		{"valkey.keySecret", "0123456789abcdef", "overrides", []any{entry("value", "x", "limit", "1"), entry("hash", fmt.Sprintf("%x", sha256.Sum256([]byte("x"))), "limit", "2")}},
 		// A rule's list has names of its own.
 		{"rules", []any{entry("name", "a", "path", "/a", "limits", []any{one, with(one, "name", "b")}), entry("name", "b", "path", "/b", "limits", []any{one})}},
 	} {
