@@ -10,7 +10,7 @@ SUM      = $(BIN)/gotestsum --format pkgname --hide-summary skipped --jsonfile $
 
 # The end-to-end packages that need only Go, and those that need real parts.
 LIGHT := ./host/... ./interpreted/... ./docs/... ./k6run/... ./cmd/... ./bench/... ./accuracy/...
-REAL  := ./lab/... ./real/... ./orders/... ./bodies/... ./recipes/... ./grpc/... ./faults/... ./soak/... ./compose/...
+REAL  := ./lab/... ./real/... ./twins/... ./orders/... ./bodies/... ./recipes/... ./grpc/... ./faults/... ./soak/... ./compose/...
 
 .PHONY: help demo test e2e race lint fuzz bench bench-decision accuracy soak clean
 
@@ -53,7 +53,7 @@ fuzz: ## Fuzz all that reads what others write, each for a while: make fuzz FUZZ
 		go test $$dir -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(FUZZTIME),30s) || exit 1; \
 	done
 
-bench: ## Compare with Traefik's own limiters, and measure memory and decisions (six minutes, as root)
+bench: ## Compare with Traefik's own limiters, and measure memory and decisions (ten minutes, as root)
 	scripts/install-e2e.sh
 	go -C e2e run ./bench
 
