@@ -124,6 +124,29 @@ func TestReject(t *testing.T) {
 	}
 }
 
+func TestTooLong(t *testing.T) {
+	const problem = `{"type":"about:blank","title":"URI Too Long","status":414}` + "\n"
+	for _, test := range []struct {
+		req    *http.Request
+		status int
+		body   string
+		header http.Header
+	}{
+		{get, 414, tooLong, http.Header{"Vary": {"Accept"}, "Content-Type": {text}, "Content-Length": {"37"}}},
+		{request("HEAD"), 414, "", http.Header{"Vary": {"Accept"}, "Content-Type": {text}, "Content-Length": {"37"}}},
+		{request("GET", "Accept", "application/json"), 414, problem, http.Header{"Vary": {"Accept"}, "Content-Type": {problemJSON}, "Content-Length": {strconv.Itoa(len(problem))}}},
+		{request("POST", "Content-Type", "application/grpc"), 200, "", http.Header{"Content-Type": {"application/grpc"}, "Grpc-Status": {"3"}, "Grpc-Message": {"The path of the request is too long."}}},
+	} {
+		w := httptest.NewRecorder()
+		TooLong(w, test.req)
+		if w.Code != test.status || w.Body.String() != test.body {
+			t.Errorf("%s %v: %d %q, want %d %q", test.req.Method, test.req.Header, w.Code, w.Body, test.status, test.body)
+		}
+		test.header["Cache-Control"] = []string{"no-store"}
+		compare(t, w.Header(), test.header)
+	}
+}
+
 // Every form that an answer can take, under all settings that bear on it, beside the
 // fields of every style.
 func TestEachCombination(t *testing.T) {
