@@ -46,7 +46,9 @@ func newRuled(next http.Handler, s *setting, name string, now time.Time) *ruled 
 // ServeHTTP does what ServeHTTP of the plain middleware does, by the policy that applies.
 func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if !m.paths {
-		m.serve(w, req, m.policies[0], m.next, m.guard)
+		if m.passes(w, req, m.policies[0], m.guard) {
+			m.next.ServeHTTP(w, req)
+		}
 		return
 	}
 	path := &rule.Path{}
@@ -55,64 +57,59 @@ func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		reply.TooLong(w, req)
 		return
 	}
+	if path.Raw != path.Clean || path.Odd {
+		if m.formsPass(w, req, path) {
+			m.next.ServeHTTP(w, req)
+		}
+		return
+	}
 	p := m.policies[rule.Find(m.matches, req, path.Clean)]
-	if path.Raw != path.Clean || path.Lenient != path.Clean {
-		m.serveForms(w, req, p, path)
-		return
-	}
-	if p.exempt != nil && exempt(p, req, path) {
+	if p.exempt != nil && exempt(p, req, path) || m.passes(w, req, p, m.guard) {
 		m.next.ServeHTTP(w, req)
-		return
 	}
-	m.serve(w, req, p, m.next, m.guard)
 }
 
-// serveForms serves a request whose path servers read in several ways, by the policies of
-// all of them that do not exempt it: it passes if all let it pass. The one in front is
-// that of the clean form.
-func (m *ruled) serveForms(w http.ResponseWriter, req *http.Request, clean *policy, path *rule.Path) {
-	raw := m.policies[rule.Find(m.matches, req, path.Raw)]
-	lenient := m.policies[rule.Find(m.matches, req, path.Lenient)]
+// formsPass reports whether a request passes whose path servers read in several ways: by
+// the policies of all of them that do not exempt it, that of the clean form first. If not,
+// it is answered.
+func (m *ruled) formsPass(w http.ResponseWriter, req *http.Request, path *rule.Path) bool {
+	var policies []*policy
+	dry := true
+	for _, form := range rule.Forms(path) {
+		p := m.policies[rule.Find(m.matches, req, form)]
+		known := p.exempt != nil && exempt(p, req, path)
+		for _, other := range policies {
+			known = known || other == p
+		}
+		if !known {
+			policies = append(policies, p)
+			dry = dry && p.dryRun
+		}
+	}
 	guard := m.guard
-	var steps []*form
-	for i, p := range []*policy{clean, raw, lenient} {
-		if i > 0 && p == clean || i > 1 && p == raw || p.exempt != nil && exempt(p, req, path) {
+	for _, p := range policies {
+		if p.dryRun && !dry {
+			if !m.passes(w, req, p, nil) {
+				return false
+			}
 			continue
 		}
-		steps = append(steps, &form{ruled: m, policy: p, guard: guard, next: m.next})
-		guard = nil // it is asked once
+		if !m.passes(w, req, p, guard) {
+			return false
+		}
+		guard = nil // it is asked once, and by a policy that refuses if any does
 	}
-	if len(steps) == 0 {
-		m.next.ServeHTTP(w, req)
-		return
-	}
-	for i := 1; i < len(steps); i++ {
-		steps[i-1].next = steps[i]
-	}
-	steps[0].ServeHTTP(w, req)
+	return true
 }
 
-// form is the handler for the policy of one form of a path, in front of that for another.
-type form struct {
-	ruled  *ruled
-	policy *policy
-	guard  *limiter.Guard
-	next   http.Handler
-}
-
-// ServeHTTP serves a request by the policy of the form.
-func (f *form) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	f.ruled.serve(w, req, f.policy, f.next, f.guard)
-}
-
-// serve serves a request that is not exempt by a policy, in front of next, and behind a
-// guard unless that is nil.
-func (m *ruled) serve(w http.ResponseWriter, req *http.Request, p *policy, next http.Handler, guard *limiter.Guard) {
+// passes reports whether a request that is not exempt passes by a policy, behind a guard
+// unless that is nil. If not, it is answered.
+func (m *ruled) passes(w http.ResponseWriter, req *http.Request, p *policy, guard *limiter.Guard) bool {
 	at := time.Since(limiter.Began)
 	client := source.Identify(&p.criterion, req)
 	if client == "" && p.criterion.OnMissing == source.MissingRefuse && !p.dryRun {
 		reply.Reject(w, req)
-		return
+		return false
 	}
 	t := p.ordinary
 	if client != "" {
@@ -121,13 +118,14 @@ func (m *ruled) serve(w http.ResponseWriter, req *http.Request, p *policy, next 
 	if guard != nil {
 		retryAfter := limiter.TakeGuard(guard, at, p.cost)
 		if retryAfter > 0 {
-			m.serveGuarded(w, req, p, t, retryAfter, next)
-			return
+			return m.passesGuard(w, req, p, t, retryAfter)
 		}
 	}
 	if client == "" {
-		m.serveNameless(w, req, p, next)
-		return
+		if p.criterion.OnMissing == source.MissingRefuse {
+			m.noteDryRun(w, p, p.ordinary, true)
+		}
+		return true
 	}
 	d := &window.Decision{}
 	switch {
@@ -149,28 +147,21 @@ func (m *ruled) serve(w http.ResponseWriter, req *http.Request, p *policy, next 
 		m.noteDryRun(w, p, t, !d.Allowed)
 	} else if !d.Allowed {
 		refuse(w, req, t, d)
-		return
+		return false
 	}
-	next.ServeHTTP(w, req)
+	return true
 }
 
-// serveNameless lets a request pass that lacks what clients are told apart by.
-func (m *ruled) serveNameless(w http.ResponseWriter, req *http.Request, p *policy, next http.Handler) {
-	if p.criterion.OnMissing == source.MissingRefuse {
-		m.noteDryRun(w, p, p.ordinary, true)
-	}
-	next.ServeHTTP(w, req)
-}
-
-// serveGuarded serves a request for which the guard has no room.
-func (m *ruled) serveGuarded(w http.ResponseWriter, req *http.Request, p *policy, t *tier, retryAfter int64, next http.Handler) {
+// passesGuard reports whether a request passes for which the guard has no room: in a dry
+// run. If not, it is answered.
+func (m *ruled) passesGuard(w http.ResponseWriter, req *http.Request, p *policy, t *tier, retryAfter int64) bool {
 	reply.WriteUncounted(t.fields, w.Header(), limiter.Gateway)
 	if !p.dryRun {
 		reply.Unavailable(t.fields, w, req, retryAfter)
-		return
+		return false
 	}
 	m.noteDryRun(w, p, t, true)
-	next.ServeHTTP(w, req)
+	return true
 }
 
 // exempt reports whether a policy does not limit a request.

@@ -3,8 +3,8 @@
 //
 // A path can be written in many ways, and a gateway does not know which of them the
 // application behind it takes for the same. So a request has several forms of its path
-// here: the clean one of source.CleanPath, the one that was sent, and the lenient one of
-// source.LenientPath. It falls under the rules of all its forms, and no path exempts
+// here: the clean one of source.CleanPath, the one that was sent, and the lenient ones of
+// source.LenientPaths. It falls under the rules of all its forms, and no path exempts
 // whose forms differ.
 //
 // The functions that see requests are written for an interpreter, in which a call of
@@ -149,9 +149,25 @@ func SetHeader(m *Match, name, value string) error {
 
 // A Path is the path of a request in the forms in which servers may read it.
 type Path struct {
-	Clean   string // as source.CleanPath has it
-	Raw     string // as source.EscapedPath has it
-	Lenient string // as source.LenientPath has it
+	Clean string // as source.CleanPath has it
+	Raw   string // as source.EscapedPath has it
+	Odd   bool   // there are more, as source.LenientPaths has them
+}
+
+// Forms returns all forms of a path, the clean one first.
+func Forms(p *Path) []string {
+	forms := []string{p.Clean}
+	if p.Raw != p.Clean {
+		forms = append(forms, p.Raw)
+	}
+	if p.Odd {
+		for _, form := range source.LenientPaths(p.Raw) {
+			if form != p.Clean && form != p.Raw {
+				forms = append(forms, form)
+			}
+		}
+	}
+	return forms
 }
 
 // MaxPath is the length in bytes, 8 KiB, of the longest path in which expressions are to
@@ -175,7 +191,6 @@ func PathOf(req *http.Request, p *Path) {
 	if raw == u.Path && raw != "" && raw[0] == '/' && strings.IndexByte(raw, ';') < 0 {
 		p.Raw = raw
 		p.Clean = path.Clean(raw) // without escapes, this is source.CleanPath
-		p.Lenient = p.Clean
 		return
 	}
 	pathOfOther(req, p)
@@ -186,7 +201,7 @@ func PathOf(req *http.Request, p *Path) {
 func pathOfOther(req *http.Request, p *Path) {
 	p.Raw = source.EscapedPath(req)
 	p.Clean = source.CleanPath(p.Raw)
-	p.Lenient = source.LenientPath(p.Raw)
+	p.Odd = source.Lenient(p.Raw)
 }
 
 // Find returns the index of the rule that req falls under by one form of its path: of the

@@ -70,16 +70,41 @@ func escapeStray(text string) string {
 // parameters are what some servers do not take for a part of a segment.
 var parameters = regexp.MustCompile(`;[^/]*`)
 
-// LenientPath returns the path that servers may make of one which decode escaped slashes
-// too, take a backslash for a slash, or cut off a semicolon and what follows it in a
-// segment. For the rest it does as CleanPath.
-func LenientPath(escaped string) string {
-	if escaped == "*" || !strings.ContainsAny(escaped, "%;\\") {
-		return CleanPath(escaped)
-	}
-	decoded, err := url.PathUnescape(escaped)
+// Lenient says whether some servers make other paths of one than CleanPath does.
+func Lenient(escaped string) bool {
+	return strings.ContainsAny(escaped, "%;\\") && escaped != "*"
+}
+
+// LenientPaths returns the paths that servers may make of one which decode escaped
+// slashes too, take a backslash for a slash, or cut off a semicolon and what follows it in
+// a segment: one for each two or three of these together, and for each alone. For the
+// rest they are as CleanPath has it.
+func LenientPaths(escaped string) []string {
+	decoded, err := url.PathUnescape(staysEscaped.Replace(escaped))
 	if err != nil {
-		decoded, _ = url.PathUnescape(escapeStray(escaped))
+		decoded, _ = url.PathUnescape(staysEscaped.Replace(escapeStray(escaped)))
 	}
-	return path.Clean("/" + parameters.ReplaceAllString(strings.ReplaceAll(decoded, "\\", "/"), ""))
+	decoded = "/" + decoded
+	var paths []string
+	for ways := 1; ways < 8; ways++ {
+		text := decoded
+		if ways&1 != 0 {
+			text = strings.ReplaceAll(text, "%2F", "/")
+		}
+		if ways&2 != 0 {
+			text = strings.ReplaceAll(text, "\\", "/")
+		}
+		if ways&4 != 0 {
+			text = parameters.ReplaceAllString(text, "")
+		}
+		text = path.Clean(text)
+		known := false
+		for _, other := range paths {
+			known = known || other == text
+		}
+		if !known {
+			paths = append(paths, text)
+		}
+	}
+	return paths
 }

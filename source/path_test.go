@@ -187,8 +187,11 @@ var lenients = []struct{ name, escaped, want string }{
 	{"parent glued to an escaped slash", "/x/..%2flogin", "/login"},
 	{"parent between escaped slashes", "/x%2F..%2Flogin", "/login"},
 	{"above the root", "/..%2f..%2f../login", "/login"},
-	{"slash escaped twice", "/x/..%252flogin", "/x/..%2flogin"},
-	{"escaped twice", "/%252e%252e/login", "/%2e%2e/login"},
+	{"slash escaped twice", "/x/..%252flogin", "/x/..%252flogin"},
+	{"escaped twice", "/%252e%252e/login", "/%252e%252e/login"},
+	{"percent and a parameter", "/100%25;x", "/100%25"},
+	{"slashes, but no parameters", "/login/;x/..%5c", "/login"},
+	{"parameters, but no slashes", "/x%2fy/..;/login", "/login"},
 
 	{"backslash", `/x\..\login`, "/login"},
 	{"backslash escaped", "/x/..%5clogin", "/login"},
@@ -211,26 +214,40 @@ var lenients = []struct{ name, escaped, want string }{
 	{"line break in a parameter", "/login;a%0Ab", "/login"},
 
 	{"all of it", "/static/x;y/..%5C..;z%2F/login;w/", "/login"},
-	{"stray percent", "/100%;x", "/100%"},
-	{"no digits", "/%zz/%6c", "/%zz/l"},
+	{"stray percent", "/100%;x", "/100%25"},
+	{"no digits", "/%zz/%6c", "/%25zz/l"},
 	{"NUL", "/login%00", "/login\x00"},
 	{"UTF-8", "/k%C3%A4se;x", "/käse"},
 	{"overlong slash is none", "/a%C0%AFb", "/a\xc0\xafb"},
 	{"case is kept", "/Login;x", "/Login"},
 }
 
-func TestLenientPath(t *testing.T) {
+func TestLenientPaths(t *testing.T) {
 	for _, test := range lenients {
-		if got := LenientPath(test.escaped); got != test.want {
-			t.Errorf("%s: %q becomes %q, want %q", test.name, test.escaped, got, test.want)
+		if test.escaped == "*" {
+			if Lenient(test.escaped) {
+				t.Errorf("%s: there are others", test.name)
+			}
+			continue
+		}
+		if got := LenientPaths(test.escaped); !contains(got, test.want) {
+			t.Errorf("%s: %q becomes %q, without %q", test.name, test.escaped, got, test.want)
 		}
 	}
 	for _, test := range cleanings {
-		got, clean := LenientPath(test.escaped), CleanPath(test.escaped)
-		if plain(test.escaped) && got != clean {
-			t.Errorf("%s: %q becomes %q, and clean %q", test.name, test.escaped, got, clean)
+		if plain(test.escaped) && Lenient(test.escaped) && !contains(LenientPaths(test.escaped), CleanPath(test.escaped)) {
+			t.Errorf("%s: %q becomes %q", test.name, test.escaped, LenientPaths(test.escaped))
 		}
 	}
+}
+
+func contains(list []string, text string) bool {
+	for _, each := range list {
+		if each == text {
+			return true
+		}
+	}
+	return false
 }
 
 // plain says that no server reads a path in another way than CleanPath.
@@ -239,51 +256,7 @@ func plain(escaped string) bool {
 	return err == nil && !strings.ContainsAny(decoded, `;\%`) && strings.Count(decoded, "/") == strings.Count(escaped, "/")
 }
 
-// leniently is what LenientPath is held to: it reads byte by byte, and keeps the segments
-// that it is in.
-func leniently(escaped string) string {
-	if escaped == "*" {
-		return escaped
-	}
-	var segments []string
-	var segment []byte
-	parameter := false
-	end := func() {
-		switch name := string(segment); name {
-		case "", ".":
-		case "..":
-			if len(segments) > 0 {
-				segments = segments[:len(segments)-1]
-			}
-		default:
-			segments = append(segments, name)
-		}
-		segment, parameter = nil, false
-	}
-	const digits = "0123456789abcdef"
-	for i := 0; i < len(escaped); i++ {
-		c := escaped[i]
-		if c == '%' && i+2 < len(escaped) {
-			high, low := strings.IndexByte(digits, escaped[i+1]|0x20), strings.IndexByte(digits, escaped[i+2]|0x20)
-			if high >= 0 && low >= 0 && escaped[i+1] >= '0' && escaped[i+2] >= '0' {
-				c = byte(high<<4 | low)
-				i += 2
-			}
-		}
-		switch {
-		case c == '/' || c == '\\':
-			end()
-		case c == ';' || parameter:
-			parameter = true
-		default:
-			segment = append(segment, c)
-		}
-	}
-	end()
-	return "/" + strings.Join(segments, "/")
-}
-
-func FuzzLenientPath(f *testing.F) {
+func FuzzLenientPaths(f *testing.F) {
 	for _, test := range cleanings {
 		f.Add(test.escaped)
 	}
@@ -291,42 +264,47 @@ func FuzzLenientPath(f *testing.F) {
 		f.Add(test.escaped)
 	}
 	f.Fuzz(func(t *testing.T, escaped string) {
-		got := LenientPath(escaped)
-		if got != "*" && (!strings.HasPrefix(got, "/") || openSegment.MatchString(got) || strings.ContainsAny(got, `;\`)) {
-			t.Errorf("%q becomes %q, which no server is done with", escaped, got)
+		paths := LenientPaths(escaped)
+		if len(paths) < 1 || len(paths) > 7 {
+			t.Fatalf("%q becomes %q", escaped, paths)
 		}
-		if want := leniently(escaped); got != want {
-			t.Errorf("%q becomes %q, want %q", escaped, got, want)
+		done := 0
+		for _, path := range paths {
+			if !strings.HasPrefix(path, "/") || openSegment.MatchString(path) || CleanPath(strings.ReplaceAll(path, "%", "%25")) == "" {
+				t.Errorf("%q becomes %q, which no server is done with", escaped, path)
+			}
+			if !strings.ContainsAny(path, `;\`) && !strings.Contains(path, "%2F") {
+				done++
+			}
 		}
-		// What it is made of is decoded: written as a client would, it stays as it is.
-		if again := LenientPath(strings.ReplaceAll(got, "%", "%25")); again != got {
-			t.Errorf("%q becomes %q, and %q after that", escaped, got, again)
+		if done == 0 {
+			t.Errorf("%q becomes %q, and none as the most lenient server has it", escaped, paths)
 		}
-		if plain(escaped) && got != CleanPath(escaped) {
-			t.Errorf("%q becomes %q, and clean %q", escaped, got, CleanPath(escaped))
+		if !Lenient(escaped) && escaped != "*" && paths[0] != CleanPath(escaped) {
+			t.Errorf("%q becomes %q, and clean %q", escaped, paths, CleanPath(escaped))
 		}
 	})
 }
 
 // The allocations tell that a path is copied as a whole, and not once for each segment.
-func TestLenientPathTakesLittle(t *testing.T) {
+func TestLenientPathsTakeLittle(t *testing.T) {
 	const length = 1 << 18
 	for _, test := range []struct {
 		name, path string
 		most       float64
 	}{
-		{"plain", "/api/v1/users/4711", 0},
-		{"long and plain", "/" + strings.Repeat("a/", length/2) + "a", 0},
-		{"escaped slashes", strings.Repeat("%2f", length/3), 64},
-		{"parents", strings.Repeat("/..%2f", length/6), 64},
-		{"backslashes", strings.Repeat(`\`, length), 64},
-		{"one parameter", "/" + strings.Repeat(";", length), 64},
-		{"parameters", strings.Repeat("/;", length/2), 64},
-		{"parents with parameters", strings.Repeat("/..;", length/4), 64},
-		{"stray percents", strings.Repeat("%", length), 64},
-		{"down and up", strings.Repeat("/a;", length/6) + strings.Repeat("/..;", length/8), 64},
+		{"plain", "/api/v1/users/4711", 512},
+		{"long and plain", "/" + strings.Repeat("a/", length/2) + "a", 512},
+		{"escaped slashes", strings.Repeat("%2f", length/3), 512},
+		{"parents", strings.Repeat("/..%2f", length/6), 512},
+		{"backslashes", strings.Repeat(`\`, length), 512},
+		{"one parameter", "/" + strings.Repeat(";", length), 512},
+		{"parameters", strings.Repeat("/;", length/2), 512},
+		{"parents with parameters", strings.Repeat("/..;", length/4), 512},
+		{"stray percents", strings.Repeat("%", length), 512},
+		{"down and up", strings.Repeat("/a;", length/6) + strings.Repeat("/..;", length/8), 512},
 	} {
-		if got := testing.AllocsPerRun(2, func() { LenientPath(test.path) }); got > test.most {
+		if got := testing.AllocsPerRun(2, func() { LenientPaths(test.path) }); got > test.most {
 			t.Errorf("%s: %v allocations, want at most %v", test.name, got, test.most)
 		}
 	}

@@ -465,7 +465,7 @@ func formsTold(t *T) {
 		}{
 			{"/login", []string{"login"}}, {"/login;x", []string{"", "login"}}, {"/login/", []string{"login", ""}}, {"//login", []string{"login", ""}},
 			{"/x/..%2flogin", []string{"", "login"}}, {"/static/..%5clogin", []string{"static", "login"}}, {"/static/..;/login", []string{"static", "login"}},
-			{"/static/../login", []string{"login", "static"}}, {"/static/../img/..;/login", []string{"img", "static", "login"}}, {"/static/..%2f..;/img", []string{"static", "img"}},
+			{"/static/../login", []string{"login", "static"}}, {"/static/../img/..;/login", []string{"img", "static", "login"}}, {"/static/..%2f..;/img", []string{"static", "", "img"}},
 			{"/static//x", []string{"static"}}, {"/static/x;y", []string{"static"}}, {"//static", []string{"static", ""}}, {"/static", []string{"static"}},
 			{"/img/../x", []string{"", "img"}}, {"/login%252f", []string{""}}, {"/x;y", []string{""}}, {"/shares", []string{""}},
 		} {
