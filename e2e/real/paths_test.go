@@ -68,24 +68,24 @@ func TestNoSpellingOfAPathLeadsPastARule(t *testing.T) {
 	}{
 		{"/login", login, login, login},
 		{"/login?next=/api/x", login, login, login},
-		{"/login/", login, login, login},
-		{"//login", login, login, login},
-		{"///login//", login, login, login},
-		{"/./login", login, login, login},
-		{"/login/.", login, login, login},
-		{"/x/../login", login, login, login},
-		{"/../login", login, login, login},
+		{"/login/", login + "+" + top, login + "+" + top, login + "+" + top},
+		{"//login", login, login + "+" + top, login},
+		{"///login//", login + "+" + top, login + "+" + top, login + "+" + top},
+		{"/./login", login, login + "+" + top, login},
+		{"/login/.", login, login + "+" + top, login},
+		{"/x/../login", login, login + "+" + top, login},
+		{"/../login", login, login + "+" + top, login},
 		{"/%6Cogin", login, login, login},
 		{"/%6cogi%6E", login, login, login},
-		{"/%2e/login", login, login, login},
-		{"/x/%2e%2E/login", login, login, login},
-		{"/public/../login", login, login, login},
-		{"/public/%2e%2e/login", login, login, login},
-		{"/robots.txt/../login", login, login, login},
-		{"/api/../login", login, login, login},
-		{"/api/..//%6cogin/", login, login, login},
-		// In one form this is the login, in the other it is what has more.
-		{"/login/../api/x", api, top, api},
+		{"/%2e/login", login, login + "+" + top, login},
+		{"/x/%2e%2E/login", login, login + "+" + top, login},
+		{"/public/../login", login, login + "+" + top, login},
+		{"/public/%2e%2e/login", login, login + "+" + top, login},
+		{"/robots.txt/../login", login, login + "+" + top, login},
+		{"/api/../login", login, login + "+" + api, login},
+		{"/api/..//%6cogin/", login + "+" + top, login + "+" + api, login + "+" + top},
+		// In one form this is the login, in the other it is what has more: it is both.
+		{"/login/../api/x", api, api + "+" + top, api},
 
 		{"/", top, top, top},
 		{"/logins", top, top, top},
@@ -94,28 +94,28 @@ func TestNoSpellingOfAPathLeadsPastARule(t *testing.T) {
 		{"/robots.txt/x", top, top, top},
 		{"/public", top, top, top},
 		{"/apix", top, top, top},
-		// What an application may take for the same is for its operator to say.
+		// What some applications take for the same is that too, but for the case of letters.
 		{"/LOGIN", top, top, top},
-		{"/login;x=1", top, top, top},
+		{"/login;x=1", top + "+" + login, top + "+" + login, top + "+" + login},
 		{"/login%20", top, top, top},
 		{"/login%00", top, top, denied},
-		{"/login%3B", top, top, denied},
-		{"/login%2F", top, top, denied},
-		{"/%2Flogin", top, top, denied},
-		{"/login%5C", top, top, denied},
+		{"/login%3B", top + "+" + login, top + "+" + login, denied},
+		{"/login%2F", top + "+" + login, top + "+" + login, denied},
+		{"/%2Flogin", top + "+" + login, top + "+" + login, denied},
+		{"/login%5C", top + "+" + login, top + "+" + login, denied},
 		{"/%256Cogin", top, top, denied},
 
 		{"/api", api, api, api},
 		{"/api/x", api, api, api},
 		{"/%61pi/x", api, api, api},
-		// An encoded slash is part of a segment.
-		{"/api/..%2Flogin", api, api, denied},
+		// An encoded slash is part of a segment, and a slash to others.
+		{"/api/..%2Flogin", api + "+" + login, api + "+" + login, denied},
 		{"/api/", api, api, api},
 		{"/api//x", api, api, api},
 		{"/api/%2e/x", api, api, api},
-		// More than others have only those whose path is under the rule in both forms.
-		{"//api/x", api, top, api},
-		{"/x/../api/x", api, top, api},
+		// More than others have only those whose path is under the rule in all forms.
+		{"//api/x", api, api + "+" + top, api},
+		{"/x/../api/x", api, api + "+" + top, api},
 
 		{"/robots.txt", exempt, exempt, exempt},
 		{"/robots%2Etxt", exempt, exempt, exempt}, // Traefik decodes it
@@ -131,19 +131,20 @@ func TestNoSpellingOfAPathLeadsPastARule(t *testing.T) {
 		{"/public/a/", top, top, top},
 		{"/ROBOTS.TXT", top, top, top},
 		{"/robots.txt;x", top, top, top},
-		{"/public/..%2Flogin", top, top, denied},
-		{"/public/..%2flogin", top, top, denied},
-		{"/public/..;/login", top, top, top},
-		{"/public/..%3B/login", top, top, denied},
-		{"/public/..%5Clogin", top, top, denied},
+		{"/public/..%2Flogin", top + "+" + login, top + "+" + login, denied},
+		{"/public/..%2flogin", top + "+" + login, top + "+" + login, denied},
+		{"/public/..;/login", top + "+" + login, top + "+" + login, top + "+" + login},
+		{"/public/..%3B/login", top + "+" + login, top + "+" + login, denied},
+		{"/public/..%5Clogin", top + "+" + login, top + "+" + login, denied},
 		{"/public/%252e%252e/login", top, top, denied},
 		{"/public/a%2Fb", top, top, denied},
 		{"/public/a%20b", top, top, top},
 		{"/public/a%00", top, top, denied},
-		{"http://test/public/../login", login, login, login},
-		{"http://test//login", login, login, login},
+		{"http://test/public/../login", login, login + "+" + top, login},
+		{"http://test//login", login, login + "+" + top, login},
 		{"http://test/public/a", exempt, exempt, exempt},
 	}
+	policies := map[string]string{login: "quota@file:login", top: "quota@file", api: "quota@file:api"}
 	for door, address := range doors {
 		send := func(path, host string) lab.Answer {
 			return peer{address, "127.0.0.1"}.send(t, false, "GET "+path+" HTTP/1.1", "Host: "+host)
@@ -152,7 +153,6 @@ func TestNoSpellingOfAPathLeadsPastARule(t *testing.T) {
 			want := map[string]string{"sanitized": p.sanitized, "raw": p.raw, "strict": p.strict, "lenient": p.raw}[door]
 			before := hits.Load()
 			a := send(p.path, "test")
-			policy := map[string]string{login: "quota@file:login", top: "quota@file", api: "quota@file:api"}[want]
 			switch want {
 			case denied:
 				if a.Status != http.StatusBadRequest || hits.Load() != before {
@@ -169,13 +169,20 @@ func TestNoSpellingOfAPathLeadsPastARule(t *testing.T) {
 				}
 				continue
 			}
-			counted[want]++
-			told := fmt.Sprintf(`"%s";q=%d;w=%d`, policy, limits[want], int(window/time.Second))
-			if got := a.Header.Get("RateLimit-Policy"); a.Status != http.StatusOK || got != told {
-				t.Errorf("%s, %s: status %d, policy %s, want %s", door, p.path, a.Status, got, told)
+			var told []string
+			least := limits[api]
+			for _, rule := range strings.Split(want, "+") {
+				counted[rule]++
+				told = append(told, fmt.Sprintf(`"%s";q=%d;w=%d`, policies[rule], limits[rule], int(window/time.Second)))
+				if left := limits[rule] - counted[rule]; left < least {
+					least = left
+				}
 			}
-			if left := a.Number("X-RateLimit-Remaining"); left != limits[want]-counted[want] {
-				t.Errorf("%s, %s: %d left, want %d", door, p.path, left, limits[want]-counted[want])
+			if got := a.Header.Get("RateLimit-Policy"); a.Status != http.StatusOK || got != strings.Join(told, ", ") {
+				t.Errorf("%s, %s: status %d, policy %s, want %s", door, p.path, a.Status, got, strings.Join(told, ", "))
+			}
+			if left := a.Number("X-RateLimit-Remaining"); left != least {
+				t.Errorf("%s, %s: %d left, want %d", door, p.path, left, least)
 			}
 		}
 	}
@@ -193,7 +200,7 @@ func TestNoSpellingOfAPathLeadsPastARule(t *testing.T) {
 	allowed, refused := 0, 0
 	for _, p := range paths {
 		for door, address := range doors {
-			if (door == "raw" && p.raw == login || door == "sanitized" && p.sanitized == login) && !strings.HasPrefix(p.path, "http:") {
+			if (door == "raw" && strings.Contains(p.raw, login) || door == "sanitized" && strings.Contains(p.sanitized, login)) && !strings.HasPrefix(p.path, "http:") {
 				switch a := (peer{address, "127.0.0.1"}).send(t, false, "GET "+p.path+" HTTP/1.1", "Host: tight.test"); a.Status {
 				case http.StatusOK:
 					allowed++
