@@ -2,6 +2,7 @@ package gatequota
 
 import (
 	"sort"
+	"strconv"
 	"strings"
 )
 
@@ -43,18 +44,33 @@ var known = map[string]map[string]string{
 	"TLSConfig": {"ca": "", "cert": "", "key": "", "serverName": "", "insecureSkipVerify": ""},
 }
 
-// foreign are the names that Traefik's own rateLimit has for what is called otherwise
-// here.
-var foreign = map[string]string{"average": "limit", "period": "window", "redis": "valkey"}
+// foreign are names that Traefik's own rateLimit and others have for what is called
+// otherwise here.
+var foreign = map[string]string{"average": "limit", "rate": "limit", "period": "window", "redis": "valkey"}
+
+// clients are names by which an override may be meant to name its client.
+var clients = map[string]bool{"key": true, "apikey": true, "client": true, "id": true, "ip": true, "address": true, "name": true, "user": true}
 
 // nearest returns a hint at the option that was meant by an unknown name, or "" if none
 // is near. path is that of the options around the name, such as "" or "rules[2].header.",
-// with a dot at its end.
-func nearest(path, name string) string {
+// with a dot at its end; inner is what was written for the name, a map where that is
+// options.
+func nearest(path, name string, inner interface{}) string {
 	level := levelOf(path)
 	written := plain(name)
-	if path == "" && foreign[written] != "" {
-		return "did you mean " + foreign[written] + "?"
+	if foreign[written] != "" {
+		written = foreign[written]
+	}
+	if around := windowOf(path); around >= 0 && distance(written, "window") < 2 {
+		return "windows are the same for all clients, and are set by " + path[:around] + "window"
+	}
+	if level == "OverrideConfig" && clients[written] {
+		return "a client is named by either " + path + "value or " + path + "hash"
+	}
+	if options, is := inner.(map[string]interface{}); is && known[level][similar(level, written)] == "" {
+		if hint := misplaced(path, level, name, options); hint != "" {
+			return hint
+		}
 	}
 	if found := similar(level, written); found != "" {
 		return "did you mean " + path + found + "?"
@@ -79,6 +95,39 @@ func nearest(path, name string) string {
 		return "did you mean " + found + "?"
 	}
 	return ""
+}
+
+// windowOf returns how much of a path stands before the plans or overrides that it leads
+// into, which have no windows, or -1.
+func windowOf(path string) int {
+	at := strings.Index("."+path, ".plans.")
+	if at < 0 {
+		at = strings.Index("."+path, ".overrides[")
+	}
+	return at
+}
+
+// misplaced returns a hint for a name that has options inside it and is none itself: that
+// of a plan, or of an entry of a list. It returns "" for others.
+func misplaced(path, level, name string, options map[string]interface{}) string {
+	if level == "PlansConfig" {
+		meant := path + "values." + name
+		for _, option := range optionsOf("AllowanceConfig") {
+			if options[option] != nil {
+				return "did you mean " + meant + "." + option + "?"
+			}
+		}
+		return "did you mean " + meant + "?"
+	}
+	if !strings.HasSuffix(path, "].") || inside("", plain(name), 0) != "" {
+		return ""
+	}
+	entry := strings.TrimSuffix(path, ".")
+	hint := "the entries of a list have numbers, not names: write " + entry
+	if _, named := known[level]["name"]; named {
+		hint += " for the first, and " + strconv.Quote(name) + " as " + entry + ".name"
+	}
+	return hint
 }
 
 // plain returns a name as it is compared.

@@ -130,6 +130,22 @@ func TestNearest(t *testing.T) {
 		{"", "average", "did you mean limit?"},
 		{"", "Period", "did you mean window?"},
 		{"", "redis", "did you mean valkey?"},
+		{"", "rate", "did you mean limit?"},
+		{"rules[2].", "average", "did you mean rules[2].limit?"},
+		{"rules[2].limits[1].", "period", "did you mean rules[2].limits[1].window?"},
+		{"plans.values.gold.", "average", "did you mean plans.values.gold.limit?"},
+		{"overrides[3].", "rate", "did you mean overrides[3].limit?"},
+		{"valkey.", "redis", "it belongs on the top level, as valkey"},
+		// What plans and overrides cannot have.
+		{"plans.values.gold.", "window", "windows are the same for all clients, and are set by window"},
+		{"plans.values.gold.", "Period", "windows are the same for all clients, and are set by window"},
+		{"plans.", "window", "windows are the same for all clients, and are set by window"},
+		{"overrides[3].", "windows", "windows are the same for all clients, and are set by window"},
+		{"rules[2].overrides[3].", "window", "windows are the same for all clients, and are set by rules[2].window"},
+		{"rules[2].plans.values.gold.", "window", "windows are the same for all clients, and are set by rules[2].window"},
+		{"rules[2].plans.values.gold.limits[0].", "wndow", "windows are the same for all clients, and are set by rules[2].window"},
+		{"overrides[3].", "key", "a client is named by either overrides[3].value or overrides[3].hash"},
+		{"rules[2].overrides[3].", "API-Key", "a client is named by either rules[2].overrides[3].value or rules[2].overrides[3].hash"},
 		// Neither.
 		{"", "colour", ""},
 		{"", "x", ""},
@@ -141,7 +157,32 @@ func TestNearest(t *testing.T) {
 		{"", "été", ""},
 		{"", strings.Repeat("limit", 2000), "did you mean limit?"},
 	} {
-		if got := nearest(tt.path, tt.name); got != tt.want {
+		if got := nearest(tt.path, tt.name, nil); got != tt.want {
+			t.Errorf("%s%s: %q, want %q", tt.path, tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestNearestKnowsNamesInPlacesOfTheirOwn(t *testing.T) {
+	inner := map[string]interface{}{"colour": 1, "limit": 5, "path": "/login"}
+	for _, tt := range []struct {
+		path, name string
+		inner      map[string]interface{}
+		want       string
+	}{
+		{"plans.", "gold", inner, "did you mean plans.values.gold.limit?"},
+		{"rules[2].plans.", "gold", inner, "did you mean rules[2].plans.values.gold.limit?"},
+		{"plans.", "gold", nil, "did you mean plans.values.gold?"},
+		{"plans.", "vales", inner, "did you mean plans.values?"},
+		{"rules[0].", "login", inner, `the entries of a list have numbers, not names: write rules[0] for the first, and "login" as rules[0].name`},
+		{"limits[0].", "day", inner, `the entries of a list have numbers, not names: write limits[0] for the first, and "day" as limits[0].name`},
+		{"rules[2].limits[0].", "limit-a", inner, `the entries of a list have numbers, not names: write rules[2].limits[0] for the first, and "limit-a" as rules[2].limits[0].name`},
+		{"overrides[0].", "acme", inner, "the entries of a list have numbers, not names: write overrides[0]"},
+		{"rules[0].", "headr", inner, "did you mean rules[0].header?"},
+		{"rules[0].", "response", inner, "it belongs on the top level, as response"},
+		{"", "login", inner, ""},
+	} {
+		if got := nearest(tt.path, tt.name, tt.inner); got != tt.want {
 			t.Errorf("%s%s: %q, want %q", tt.path, tt.name, got, tt.want)
 		}
 	}
@@ -168,8 +209,11 @@ func TestNearestKnowsEachOptionInOtherSpellings(t *testing.T) {
 	everywhere("", "Config", func(path, level string) {
 		for name := range known[level] {
 			want := "did you mean " + path + name + "?"
+			if around := windowOf(path); around >= 0 && name == "window" {
+				want = "windows are the same for all clients, and are set by " + path[:around] + "window"
+			}
 			for _, spelling := range []string{name + "_", "-" + name, name[:1] + "_" + strings.ToUpper(name[1:])} {
-				if got := nearest(path, spelling); got != want {
+				if got := nearest(path, spelling, nil); got != want {
 					t.Errorf("%s%s: %q, want %q", path, spelling, got, want)
 				}
 			}
@@ -190,7 +234,7 @@ func TestNearestNamesOptionsThatExist(t *testing.T) {
 			if _, there := known[level][name]; there {
 				continue
 			}
-			hint := nearest(path, name)
+			hint := nearest(path, name, nil)
 			if hint == "" {
 				t.Errorf("%s%s: no hint, and the option exists elsewhere", path, name)
 				continue
@@ -203,4 +247,28 @@ func TestNearestNamesOptionsThatExist(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestMessagesSayWhatWasRead(t *testing.T) {
+	for want, change := range map[string]func(c *Config){
+		`option valkey.timeout: "100": a time from 1ms to 10s is wanted, such as 10ms; without a unit it was read as 100 seconds`: func(c *Config) { c.Valkey.Timeout = 100 },
+		"such as 10ms":                                               func(c *Config) { c.Valkey.Timeout = "100h" },
+		"option window: \"0\"":                                       func(c *Config) { c.Window = "0" },
+		"option scope is one text, and no list":                      func(c *Config) { c.Scope = []interface{}{"a", "b"} },
+		"option scope is no text but a number":                       func(c *Config) { c.Scope = 5.0 },
+		"option valkey.password is no text but a boo":                func(c *Config) { c.Valkey.Password = true },
+		"option scope is a text, and there are no options inside it": func(c *Config) { c.Scope = map[string]interface{}{"name": "a"} },
+		"did you mean plans.values.gold.limit?": func(c *Config) {
+			c.Plans.Unknown = map[string]interface{}{"gold": map[string]interface{}{"limit": "5"}}
+		},
+		"and \"login\" as rules[0].name": func(c *Config) {
+			c.Rules = []RuleConfig{{Unknown: map[string]interface{}{"login": map[string]interface{}{"path": "/login"}}}}
+		},
+	} {
+		config := least()
+		change(config)
+		if _, err := check(config, "quota@docker"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
 }

@@ -63,7 +63,7 @@ func (o *options) unknown(path string, unknown map[string]interface{}) {
 	sort.Strings(names)
 	hint := "see the list of options, and mind on which level each stands"
 	for i := len(names) - 1; i >= 0; i-- {
-		if near := nearest(path, names[i]); near != "" {
+		if near := nearest(path, names[i], unknown[names[i]]); near != "" {
 			hint = near
 		}
 		if strings.Contains(names[i], ".") {
@@ -186,6 +186,9 @@ func (o *options) duration(option string, value interface{}, least, most, unit t
 	text := o.number(option, value, want)
 	d, err := parseDuration(text)
 	if err != nil || d < least || d > most || d%unit != 0 {
+		if err == nil && strings.Trim(text, "0123456789") == "" {
+			want += "; without a unit it was read as " + text + " seconds"
+		}
 		o.refuse(option, text, want)
 	}
 	return d
@@ -230,9 +233,22 @@ func (o *options) text(option string, value interface{}) string {
 	text, ok := value.(string)
 	if !ok && value != nil {
 		// Without the value: it may be a password.
-		o.fail(fmt.Errorf("option %s is no text but a %T: put it in quotes", option, value))
+		o.fail(fmt.Errorf("option %s is %s", option, noText(value)))
 	}
 	return text
+}
+
+// noText says what a value is that should be a text, and what to do about it.
+func noText(value interface{}) string {
+	switch value.(type) {
+	case []interface{}, []string:
+		return "one text, and no list of them"
+	case map[string]interface{}:
+		return "a text, and there are no options inside it"
+	case bool:
+		return "no text but a boolean: put it in quotes"
+	}
+	return "no text but a number: put it in quotes"
 }
 
 // given reads a text that is not empty, and "" where nothing is written.

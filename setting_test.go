@@ -103,7 +103,7 @@ func TestSummaryTellsOfRules(t *testing.T) {
 	summary := checked(t, config).summary
 	for _, told := range []string{
 		"limit 100 in 1m0s", "by header X-Api-Key and cookie id and address behind trusted [10.0.0.0/8], IPv4 by /24, IPv6 by /64 or else refuse", `exempt ips [] paths ["/healthz"] methods [] preflight false`, `plans "gold" 500 "tin" 5`,
-		"all clients on this gateway 900 in 1m0s", "rule login (for path \"/login\", limit short 5 in 1m0s, limit long 20 in 24h0m0s, by header X-Api-Key, 1 overrides 50 20, dry run, onStoreFailure closed)",
+		"all clients on this gateway 900 in 1m0s", "rule login (for path \"/login\", limit short 5 in 1m0s, limit long 20 in 1d, by header X-Api-Key, 1 overrides 50 20, dry run, onStoreFailure closed)",
 		"rule dear (for path \"/dear\", limit 100 in 1m0s, cost 10, plans \"gold\" 500 \"tin\" 5)", "keySecret true",
 	} {
 		if !strings.Contains(summary, told) {

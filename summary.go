@@ -25,7 +25,7 @@ func summarize(s *setting, config *Config) string {
 		text += fmt.Sprintf(", refusals %d with %d bytes of their own", rest.told.Status, len(rest.told.Body))
 	}
 	if s.guard != nil {
-		text += fmt.Sprintf(", all clients on this gateway %d in %s", s.guard.limit, time.Duration(s.guard.window)*time.Second)
+		text += fmt.Sprintf(", all clients on this gateway %d in %s", s.guard.limit, brief(time.Duration(s.guard.window)*time.Second))
 	}
 	for _, p := range s.policies[:len(s.policies)-1] {
 		text += ", rule " + p.name + " (" + describePolicy(p, rest) + ")"
@@ -54,7 +54,7 @@ func describePolicy(p, rest *policy) string {
 		if l.own != "" {
 			name = l.own + " "
 		}
-		limit := fmt.Sprintf("limit %s%d in %s", name, l.limit, time.Duration(l.window)*time.Second)
+		limit := fmt.Sprintf("limit %s%d in %s", name, l.limit, brief(time.Duration(l.window)*time.Second))
 		if l.burst > 0 {
 			limit += " burst " + strconv.FormatInt(l.burst, 10)
 		}
