@@ -54,7 +54,7 @@ var interpreted = sync.OnceValues(func() (newJudge, error) {
 })
 
 const (
-	steps = 500
+	steps = 150
 	year  = 366 * 24 * 3600
 )
 
@@ -69,7 +69,7 @@ func TestScriptsDecideAsTheirTwins(t *testing.T) {
 			for algorithm := range scripts {
 				t.Run(names[algorithm], func(t *testing.T) {
 					all := &tally{}
-					for seed := int64(1); seed <= 6; seed++ {
+					for seed := int64(1); seed <= 30; seed++ {
 						h := newHistory(t, s, algorithm, seed)
 						h.judges = []func(cost, now, at int64) []int64{
 							judge.New(algorithm, h.numbers[0], h.numbers[1], h.numbers[2]),
@@ -221,7 +221,7 @@ func (h *history) step() {
 	now := h.now + g.offset
 	at := now / 1000
 	known := false
-	if h.server.clock != own {
+	if h.server.clock != own && !h.overtaken(g) {
 		for i, a := range g.accounts(now, at) {
 			known = known || window.Left(h.limits[i], a, h.judged(now)) < cost
 		}
@@ -268,6 +268,16 @@ func (h *history) step() {
 	h.tally.Passed += int(admitted)
 	h.tally.Refused += int(requests - admitted)
 	h.expiries(q, numbers, admitted, judged, at, lives)
+}
+
+// overtaken tells whether gateways whose clocks are ahead may have dropped from a log what
+// this one rightly holds to be in the window.
+func (h *history) overtaken(g *gateway) bool {
+	ahead := false
+	for _, other := range h.gateways {
+		ahead = ahead || other.offset > g.offset
+	}
+	return ahead && h.server.clock == gateways && h.limits[0].Algorithm == window.Exact
 }
 
 var numbersOf = numbers
