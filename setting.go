@@ -351,7 +351,7 @@ func (o *options) limits(path string, r *RuleConfig, top *policy, algorithm wind
 			burst = or(r.Burst, base.Burst) // that of another limit would be none of this one
 		}
 		o.burst(path+"burst", burst, algorithm, &l)
-		o.countable(path+"limit", algorithm, &l)
+		o.countable(path, algorithm, &l)
 		return []limit{l}
 	}
 	if r.Limit != nil || r.Window != nil || r.Burst != nil {
@@ -375,7 +375,7 @@ func (o *options) limits(path string, r *RuleConfig, top *policy, algorithm wind
 			burst = nil // the top level has buckets, and this rule has none
 		}
 		o.burst(at+"burst", burst, algorithm, &each)
-		o.countable(at+"limit", algorithm, &each)
+		o.countable(at, algorithm, &each)
 		limits = append(limits, each)
 	}
 	return limits
@@ -398,18 +398,20 @@ func (o *options) burst(option string, value interface{}, algorithm window.Algor
 
 // countable refuses what an algorithm cannot count exactly, or not within the memory that
 // the operator allows.
-func (o *options) countable(option string, algorithm window.Algorithm, l *limit) {
+func (o *options) countable(path string, algorithm window.Algorithm, l *limit) {
 	if o.err != nil {
 		return
 	}
 	shown, most := strconv.FormatInt(l.limit, 10), window.MaxExact/(l.window*1000)
 	switch {
 	case algorithm == window.Sliding && l.limit > most:
-		o.refuse(option, shown, "for windows of this length a sliding window counts up to "+strconv.FormatInt(most, 10))
+		o.refuse(path+"limit", shown, "for windows of this length a sliding window counts up to "+strconv.FormatInt(most, 10))
+	case algorithm == window.Bucket && l.burst > most && l.given:
+		o.refuse(path+"burst", strconv.FormatInt(l.burst, 10), "for windows of this length a bucket holds up to "+strconv.FormatInt(most, 10))
 	case algorithm == window.Bucket && l.burst > most:
-		o.refuse(option, shown, "for windows of this length a bucket holds up to "+strconv.FormatInt(most, 10)+", and it is to hold "+strconv.FormatInt(l.burst, 10))
+		o.refuse(path+"limit", shown, "for windows of this length a bucket holds up to "+strconv.FormatInt(most, 10)+"; set a burst")
 	case algorithm == window.Exact && l.limit > o.maxLog:
-		o.refuse(option, shown, "a sliding log keeps as many times for each client, and maxLog allows "+strconv.FormatInt(o.maxLog, 10))
+		o.refuse(path+"limit", shown, "a sliding log keeps as many times for each client, and maxLog allows "+strconv.FormatInt(o.maxLog, 10))
 	}
 }
 
@@ -555,7 +557,7 @@ func (o *options) replace(path string, value, burst interface{}, p *policy, l *l
 	if burst != nil || !l.given {
 		o.burst(path+"burst", burst, p.algorithm, l)
 	}
-	o.countable(path+"limit", p.algorithm, l)
+	o.countable(path, p.algorithm, l)
 }
 
 // overrides checks the limits of single clients. What tells a client apart may be a
