@@ -98,6 +98,13 @@ var scripts = []script{
 			{from: "203.0.113.77", want: "200: 1", fields: map[string]string{"X-RateLimit-Decision": "local"}},
 		},
 		also: func(t *testing.T, s *site) {
+			// Four attempts half a minute ago count, whatever window on the clock they were in.
+			log := fmt.Sprintf("rate:shop-quota@file:login:log:{%s}:60", digest("\x00address:11:203.0.113.8"))
+			for n := range 4 {
+				s.store.Do("ZADD", log, time.Now().Add(-30*time.Second).UnixMilli(), fmt.Sprint("earlier-", n))
+			}
+			s.store.Do("EXPIRE", log, 60)
+			s.play(t, "shop.example.com", step{n: 2, method: "POST", target: "/login", from: "203.0.113.8", want: "200: 1, 429: 1"})
 			if lines := s.tr.LogLines("middleware login-alarm@file: dry run:"); len(lines) != 1 || !strings.Contains(lines[0], "1 of 301 requests would have been refused") {
 				t.Errorf("the log says of the alarm: %q", lines)
 			}
@@ -255,28 +262,38 @@ var scripts = []script{
 	{
 		name: "ratelimit-before", host: "before.example.com",
 		steps: []step{
-			{n: 50, header: key, want: "200: 50", fields: map[string]string{"X-RateLimit-Limit": none, "RateLimit": none}},
+			{header: key, want: "200: 1", fields: map[string]string{"X-RateLimit-Limit": none, "RateLimit": none}},
 			// Without the header, all share one bucket.
 			{n: 25, from: "203.0.113.1", want: "200: 25"},
-			{n: 25, want: "200: 25"},
 		},
 		down: []step{{n: 3, header: key, want: "500: 3"}},
 		also: func(t *testing.T, s *site) {
-			s.refusedSoon(t, "before.example.com", step{header: key})
-			s.refusedSoon(t, "before.example.com", step{from: "203.0.113.2"})
+			s.bucket(t, "before.example.com", step{header: apiKey("bursting")}, bucket{100. / 60, 50})
+			s.bucket(t, "before.example.com", step{from: "203.0.113.2"}, bucket{100. / 60, 25})
 			// In memory, each router has a bucket of its own.
 			for _, host := range []string{"bucket.example.com", "bucket-two.example.com"} {
-				s.play(t, host, step{n: 50, want: "200: 50"})
-				s.refusedSoon(t, host, step{})
+				s.bucket(t, host, step{}, bucket{100. / 60, 50})
 			}
+			s.bucket(t, "bucket-of-one.example.com", step{}, bucket{1, 1})
+			// It is forgotten long before it is refilled.
+			for until := time.Now().Add(10 * time.Second); s.store.Do("EXISTS", "rate:before@file:bursting") != int64(0); {
+				if time.Now().After(until) {
+					t.Fatal("the bucket is not forgotten")
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			s.bucket(t, "before.example.com", step{header: apiKey("bursting")}, bucket{100. / 60, 50})
 		},
 	},
 	{
-		name: "ratelimit-after", host: "after.example.com", window: 30 * time.Second,
+		name: "ratelimit-after", host: "after.example.com",
 		steps: []step{
-			{n: 60, header: key, want: "200: 50, 429: 10", fields: map[string]string{"RateLimit-Policy": `"after@file";q=50;w=30`}},
+			{header: key, want: "200: 1", fields: map[string]string{"RateLimit-Policy": `"after@file";q=100;w=60`}},
 			{n: 25, from: "203.0.113.1", want: "200: 25"},
-			{n: 26, want: "200: 25, 429: 1"},
+		},
+		also: func(t *testing.T, s *site) {
+			s.bucket(t, "after.example.com", step{header: apiKey("bursting")}, bucket{100. / 60, 50})
+			s.bucket(t, "after.example.com", step{from: "203.0.113.2"}, bucket{100. / 60, 25})
 		},
 		down: []step{{header: apiKey("another"), want: "200: 1", fields: map[string]string{"X-RateLimit-Decision": "local"}}},
 	},
@@ -284,7 +301,7 @@ var scripts = []script{
 		name: "days", host: "data.example.com", window: 10 * time.Second,
 		steps: []step{
 			{n: 25, header: key, want: "200: 20, 429: 5", fields: map[string]string{
-				"RateLimit-Policy": `"data-quota@file:burst";q=20;w=10, "data-quota@file:day";q=1000;w=86400`,
+				"RateLimit-Policy": `"data-quota@file:moment";q=20;w=10, "data-quota@file:day";q=1000;w=86400`,
 				"RateLimit":        `~"data-quota@file:day";r=980;`, "X-RateLimit-Limit": "20", "X-RateLimit-Remaining": "0",
 			}},
 			{n: 21, from: "203.0.113.1", want: "200: 20, 429: 1"},
@@ -294,7 +311,32 @@ var scripts = []script{
 			// A client that has made 995 today.
 			s.store.Do("SET", fmt.Sprintf("rate:data-quota@file:day:{%s}:%d", digest("diligent"), time.Now().Unix()/86400), 995, "EX", 86400)
 			s.play(t, "data.example.com", step{n: 6, header: with(apiKey("diligent"), "Accept", "application/json"), want: "200: 5, 429: 1", fields: map[string]string{
-				"RateLimit": `~"data-quota@file:burst";r=15;`, "X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "0",
+				"RateLimit": `~"data-quota@file:moment";r=15;`, "X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "0",
+			}})
+		},
+	},
+	{
+		name: "rate-and-day", host: "feed.example.com",
+		steps: []step{
+			{header: key, want: "200: 1", fields: map[string]string{
+				"RateLimit-Policy": `"feed-rate@file";q=5;w=1, "feed-day@file";q=1000;w=86400`,
+				"RateLimit":        `~"feed-day@file";r=999;`, "X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "19",
+			}},
+		},
+		also: func(t *testing.T, s *site) {
+			const host = "feed.example.com"
+			day := func(key string) string {
+				return fmt.Sprintf("rate:feed-day@file:{%s}:%d", digest(key), time.Now().Unix()/86400)
+			}
+			passed := s.bucket(t, host, step{header: apiKey("bursting")}, bucket{5, 20})
+			s.bucket(t, host, step{from: "203.0.113.1"}, bucket{5, 20})
+			if counted := s.store.Sum(day("bursting")); counted != passed {
+				t.Errorf("of the day %d are used up by %d requests that passed", counted, passed)
+			}
+			// A client that has made 995 today.
+			s.store.Do("SET", day("diligent"), 995, "EX", 86400)
+			s.play(t, host, step{n: 6, header: apiKey("diligent"), want: "200: 5, 429: 1", fields: map[string]string{
+				"RateLimit": `~"feed-day@file";r=0;`, "X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "0",
 			}})
 		},
 	},
@@ -312,12 +354,15 @@ var scripts = []script{
 		},
 	},
 	{
-		name: "ingress-nginx", host: "site.example.com", window: 5 * time.Second,
+		name: "ingress-nginx", host: "site.example.com",
 		steps: []step{
-			{n: 55, from: "203.0.113.1", want: "200: 50, 503: 5", fields: map[string]string{
-				"RateLimit-Policy": `"shop-site-quota@file:seconds";q=50;w=5, "shop-site-quota@file:minutes";q=300;w=300`, "X-RateLimit-Decision": "shared",
+			{from: "203.0.113.1", want: "200: 1", fields: map[string]string{
+				"RateLimit-Policy": `"shop-site-quota@file:seconds";q=10;w=1, "shop-site-quota@file:minutes";q=60;w=60`, "X-RateLimit-Decision": "shared",
 			}},
-			{n: 55, from: "192.0.2.3", want: "200: 55", fields: uncounts},
+			{n: 70, from: "192.0.2.3", want: "200: 70", fields: uncounts},
+		},
+		also: func(t *testing.T, s *site) {
+			s.bucket(t, "site.example.com", step{from: "203.0.113.2", refusal: http.StatusServiceUnavailable}, bucket{10, 50})
 		},
 	},
 }
@@ -350,6 +395,8 @@ func besides(store string) map[string]lab.Map {
 		"strict":  quota(5, lab.Map{"scope": "dry", "sourceCriterion": byKey}),
 		"exposed": {"headers": lab.Map{"accessControlExposeHeaders": []string{"X-Only"}}},
 		"bucket":  {"rateLimit": lab.Map{"average": 100, "period": "1m", "burst": 50}},
+
+		"bucket-of-one": {"rateLimit": lab.Map{"average": 1}},
 	}
 }
 
@@ -410,16 +457,31 @@ var remarks = []script{
 	},
 }
 
-// refusedSoon asks Traefik's own limiter until it refuses. Its bucket is refilled by one
-// token in 0.6 seconds.
-func (s *site) refusedSoon(t *testing.T, host string, st step) {
+// bucket is what a token bucket gains in a second, and what it holds.
+type bucket struct{ rate, burst float64 }
+
+// bucket asks until it is refused, and returns how many passed: as many as are in a full
+// bucket and come into it meanwhile. Traefik's own advances half a token besides.
+func (s *site) bucket(t *testing.T, host string, st step, b bucket) int {
 	t.Helper()
-	for n := range 20 {
-		if s.ask(t, host, st, n).Status == http.StatusTooManyRequests {
-			return
+	refusal := max(st.refusal, http.StatusTooManyRequests)
+	began := time.Now()
+	passed := 0
+	for n := range 1000 {
+		answer := s.ask(t, host, st, n)
+		if answer.Status == refusal {
+			break
 		}
+		if answer.Status != http.StatusOK {
+			t.Errorf("%s: the answer is %d", host, answer.Status)
+		}
+		passed++
 	}
-	t.Errorf("%s %s: not refused", host, st.target)
+	most := b.burst + b.rate*time.Since(began).Seconds() + 1
+	if float64(passed) < b.burst || float64(passed) > most {
+		t.Errorf("%s: %d passed, want %.0f to %.1f", host, passed, b.burst, most)
+	}
+	return passed
 }
 
 func TestEachRecipeDoesWhatThePageSays(t *testing.T) {

@@ -136,6 +136,8 @@ type step struct {
 	header map[string]string // %d as above
 	body   string
 
+	refusal int // 429 unless given
+
 	want   string            // how many answers have which status, such as "200: 5, 429: 15"
 	fields map[string]string // of the last answer: a value, ~ and a part of it, some or none
 	hits   string            // how many reached the application, where given

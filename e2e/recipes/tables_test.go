@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gatequota/gatequota"
 	"github.com/gatequota/gatequota/e2e/lab"
@@ -108,8 +107,8 @@ func everyOption(t *testing.T, p page) lab.Map {
 	return lab.Map{"rateLimit": limit}
 }
 
-// The page says how annotations are reckoned into windows, and does it in an example.
-func TestAnnotationsComeToTheWindowsOfTheRecipe(t *testing.T) {
+// The page says how annotations are reckoned into buckets, and does it in an example.
+func TestAnnotationsComeToTheBucketsOfTheRecipe(t *testing.T) {
 	var annotations, middleware lab.Map
 	for _, b := range readPage(t).blocks {
 		if b.name == "ingress-nginx" {
@@ -132,8 +131,11 @@ func TestAnnotationsComeToTheWindowsOfTheRecipe(t *testing.T) {
 	multiplier := number("limit-burst-multiplier")
 	var want []any
 	for _, rate := range []struct{ name, annotation, unit string }{{"seconds", "limit-rps", "s"}, {"minutes", "limit-rpm", "m"}} {
-		window := strconv.Itoa(multiplier) + rate.unit
-		want = append(want, lab.Map{"name": rate.name, "limit": number(rate.annotation) * multiplier, "window": window})
+		limit := number(rate.annotation)
+		want = append(want, lab.Map{"name": rate.name, "limit": limit, "window": "1" + rate.unit, "burst": limit * multiplier})
+	}
+	if middleware["algorithm"] != "token-bucket" {
+		t.Errorf("the algorithm is %v", middleware["algorithm"])
 	}
 	if got := middleware["limits"]; !reflect.DeepEqual(got, want) {
 		t.Errorf("the recipe has the limits %v, want %v", got, want)
@@ -144,7 +146,7 @@ func TestAnnotationsComeToTheWindowsOfTheRecipe(t *testing.T) {
 }
 
 // And so it does with the rates of Traefik's own limiter.
-func TestRatesComeToTheWindowOfTheRecipe(t *testing.T) {
+func TestRatesComeToTheBucketOfTheRecipe(t *testing.T) {
 	before, after := lab.Map{}, lab.Map{}
 	for _, b := range readPage(t).blocks {
 		switch b.name {
@@ -154,12 +156,12 @@ func TestRatesComeToTheWindowOfTheRecipe(t *testing.T) {
 			after = at(b.decode(t, strings.NewReplacer())[0], "http", "middlewares", "after", "plugin", lab.PluginName)
 		}
 	}
-	period, err := time.ParseDuration(fmt.Sprint(before["period"]))
-	if err != nil {
-		t.Fatal(err)
+	for theirs, ours := range map[string]string{"average": "limit", "period": "window", "burst": "burst"} {
+		if before[theirs] == nil || after[ours] != before[theirs] {
+			t.Errorf("the recipe has the %s %v, want %v", ours, after[ours], before[theirs])
+		}
 	}
-	window := time.Duration(before["burst"].(int)) * period / time.Duration(before["average"].(int))
-	if after["limit"] != before["burst"] || after["window"] != window.String() {
-		t.Errorf("the recipe has %v in %v, want %v in %v", after["limit"], after["window"], before["burst"], window)
+	if after["algorithm"] != "token-bucket" {
+		t.Errorf("the algorithm is %v", after["algorithm"])
 	}
 }
