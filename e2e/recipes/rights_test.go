@@ -32,6 +32,20 @@ func TestRightsOfEachWayToCount(t *testing.T) {
 	if least == "" || table == "" {
 		t.Fatal("the README has no rights, or no table of them")
 	}
+	_, all, _ := strings.Cut(text, "The rights for all of them together:\n\n```\nACL SETUSER gatequota on ")
+	all, _, _ = strings.Cut(all, "\n")
+	together := right.FindAllString(least, -1)
+	for _, needed := range right.FindAllString(table, -1) {
+		if !slices.Contains(together, needed) {
+			together = append(together, needed)
+		}
+	}
+	granted := right.FindAllString(all, -1)
+	slices.Sort(together)
+	slices.Sort(granted)
+	if !slices.Equal(granted, together) {
+		t.Errorf("the README has the rights %q for all ways together, and each needs of %q", granted, together)
+	}
 	ways := map[string]lab.Map{
 		"`limits`":                    {"limits": []lab.Map{{"name": "a", "limit": 50, "window": "1m"}, {"name": "b", "limit": 500, "window": "1h"}}},
 		"`cost`":                      {"cost": 2},
