@@ -32,6 +32,7 @@ type batch struct {
 	slots  []*slot   // guarded by the ledger's mutex until the batch is taken from the queue
 	groups []*group  // likewise
 	done   chan struct{}
+	owes   bool // the keeper's own: there may be more to tell
 	// groupOf finds a group by its limits and client.
 	groupOf map[string]*group
 

@@ -313,11 +313,13 @@ func push(s *store) bool {
 				continue
 			}
 			lead(b)
-			if b.err != nil {
+			if b.err != nil || b.owes {
 				s.mu.Lock()
-				s.pushDue = s.pushDue || all
+				s.pushDue = s.pushDue || all && b.err != nil
 				s.settleDue = true
 				s.mu.Unlock()
+			}
+			if b.err != nil {
 				return false
 			}
 			// Meanwhile the requests have the connection.
@@ -354,8 +356,7 @@ func fillPart(b *batch, t *table, next int, all bool) int {
 func fillGroups(b *batch, t *table, next int, all bool) int {
 	now := (int64(b.start.Sub(Began)) + b.origin) / millisecond
 	limit := t.limit
-	q := &Several{cost: 1, limits: []*window.Limit{&limit}, tables: []*table{t}, store: b.store, ledger: t.ledger}
-	prepareCalls(q)
+	q := pusher(b.store, t, &limit)
 	most := int64(maxBatch)
 	if limit.Algorithm == window.Exact && most*limit.Limit > pushUnits {
 		most = pushUnits/limit.Limit + 1
@@ -363,9 +364,33 @@ func fillGroups(b *batch, t *table, next int, all bool) int {
 	clients, after := window.Clients(t.counts, t.entries, now, int(most), next)
 	for _, client := range clients {
 		accounts := findSeveral(q, client, now)
-		if all || window.Alone(accounts[0]) {
-			groupIn(b, q, client, accounts, int64(b.start.Sub(Began)), now)
+		e := accounts[0].Entry
+		owed := window.Alone(accounts[0])
+		if e != nil && e.Log != nil {
+			if all {
+				window.LogForgotten(e.Log)
+			}
+			owed = window.LogOwed(e.Log)
+			b.owes = b.owes || owed // more of it than fits into one call, perhaps
 		}
+		if !all && !owed {
+			continue
+		}
+		// A bucket is reckoned by the limit that its client has.
+		if limit.Algorithm == window.Bucket {
+			l := window.EntryLimit(e, &limit)
+			if *l != *q.limits[0] {
+				q = pusher(b.store, t, l)
+			}
+		}
+		groupIn(b, q, client, accounts, int64(b.start.Sub(Began)), now)
 	}
 	return after
+}
+
+// pusher returns what tells a store of accounts under a limit.
+func pusher(s *store, t *table, l *window.Limit) *Several {
+	q := &Several{cost: 1, limits: []*window.Limit{l}, tables: []*table{t}, store: s, ledger: t.ledger}
+	prepareCalls(q)
+	return q
 }

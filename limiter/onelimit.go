@@ -147,6 +147,12 @@ func refuseAgain(q *Several, a *window.Account, now int64, d *window.Decision) {
 	d.Reset = (a.Full - now + 999) / 1000
 	d.RetryAfter = (a.Until - now + 999) / 1000
 	d.Remaining = a.Left
+	if q.cost > 1 { // what is left may have grown, though not enough
+		d.Remaining = window.Left(q.limits[0], a, now)
+		if d.Remaining < 0 {
+			d.Remaining = 0
+		}
+	}
 	q.tables[0].used = true
 	q.ledger.mu.Unlock()
 }

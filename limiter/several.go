@@ -87,7 +87,11 @@ func SeveralWithLimits(q *Several, limits, bursts []int64) *Several {
 	other := *q
 	other.limits = nil
 	for i, l := range q.limits {
-		other.limits = append(other.limits, &window.Limit{Algorithm: l.Algorithm, Limit: limits[i], Length: l.Length, Burst: bursts[i]})
+		limit := &window.Limit{Algorithm: l.Algorithm, Limit: limits[i], Length: l.Length, Burst: bursts[i]}
+		other.limits = append(other.limits, limit)
+		q.ledger.mu.Lock()
+		keepFor(q.tables[i], limit)
+		q.ledger.mu.Unlock()
 	}
 	prepareCalls(&other)
 	return &other
@@ -106,6 +110,7 @@ type group struct {
 	name     string  // of the call, in logs
 	settled  []int64 // unsettled passes that are settled with it, for each account and for the one before
 	told     []int64 // as of window.LogUnsent
+	knew     []int64 // what was known of logs when it was written, as of window.LogAdded
 	answered bool
 	lefts    []int64 // what was left before the first of the requests
 	admitted int64   // how many of the requests were counted
@@ -409,6 +414,7 @@ func encodeGroup(g *group) string {
 	}
 	g.settled = nil
 	g.told = nil
+	g.knew = nil
 	for i, a := range g.accounts {
 		t := q.tables[i]
 		switch algorithm {
@@ -420,7 +426,8 @@ func encodeGroup(g *group) string {
 			args += encodeSliding(g, q.limits[i], a)
 		case window.Exact:
 			keys += entryKey(t, a.Entry)
-			calls, told := window.LogUnsent(a.Entry.Log, g.requests == 0)
+			g.knew = append(g.knew, window.LogAdded(a.Entry.Log))
+			calls, told := window.LogUnsent(a.Entry.Log)
 			g.told = append(g.told, told)
 			args += encodeInt(q.limits[i].Limit) + encodeInt(q.limits[i].Length*1000) + resp.Bulk(calls)
 		default:
@@ -634,6 +641,14 @@ func noteLog(g *group, numbers []int64) bool {
 		g.lefts = append(g.lefts, l.Limit-numbers[1+3*i])
 	}
 	units := admit(g)
+	// A store that lost what it had admits too much: what passed here counts all the same.
+	for i, a := range g.accounts {
+		l := g.several.limits[i]
+		if left := l.Limit - window.LogKnown(a.Entry.Log, g.knew[i], g.now, l.Length*1000, numbers[1+3*i]); left < g.lefts[i] {
+			g.lefts[i] = left
+		}
+	}
+	g.admitted = window.Admitted(g.lefts, g.requests, g.several.cost)
 	for i, a := range g.accounts {
 		answer := &window.LogAnswer{Now: g.now, Count: numbers[1+3*i], Free: numbers[2+3*i], Newest: numbers[3+3*i]}
 		window.LogAnswered(a.Entry, g.several.limits[i], answer, g.several.cost, units, g.name, g.told[i])

@@ -33,6 +33,7 @@ type table struct {
 	counts     *window.FixedCounts // of fixed and sliding windows
 	entries    *window.Entries     // of logs and buckets
 	limit      window.Limit        // as it was last set
+	keep       int64               // after so many seconds without use it says nothing
 	used       bool                // counted in since idle was set
 	gateways   int64               // that count in this scope, this one included, as last learnt; 0: never
 	gatewaysAt time.Time           // when that was learnt
@@ -63,7 +64,7 @@ func openLedger(name string) *ledger {
 
 // openTable returns the table of a name, or none, in a scope in a ledger. It is made at first use and then
 // kept, since handlers of an earlier configuration may still count in it; but tables in
-// which nothing was counted for two windows are emptied. Where several middlewares
+// which nothing was counted for so long that they say nothing are emptied. Where several middlewares
 // of one scope differ in maxClients, the one that was loaded last is obeyed.
 func openTable(l *ledger, where, scope string, s *Settings, now time.Time) *table {
 	tablesMu.Lock()
@@ -73,7 +74,7 @@ func openTable(l *ledger, where, scope string, s *Settings, now time.Time) *tabl
 		if t.used {
 			t.used = false
 			t.idle = now
-		} else if now.Sub(t.idle) > time.Duration(2*t.length)*time.Second {
+		} else if now.Sub(t.idle) > time.Duration(t.keep)*time.Second {
 			empty(t)
 		}
 		t.ledger.mu.Unlock()
@@ -92,6 +93,7 @@ func openTable(l *ledger, where, scope string, s *Settings, now time.Time) *tabl
 	l.mu.Lock()
 	t.origin = now.UnixNano() - int64(now.Sub(Began))
 	t.limit = window.Limit{Algorithm: s.Algorithm, Limit: s.Limit, Length: s.Window, Burst: s.Burst}
+	keepFor(t, &t.limit)
 	setMax(t, s.MaxClients)
 	l.mu.Unlock()
 	return t
@@ -119,6 +121,19 @@ func empty(t *table) {
 		window.FixedClear(t.counts)
 	} else {
 		window.EntriesClear(t.entries)
+	}
+}
+
+// keepFor sees to it that a table is kept as long as what is counted under a limit says
+// anything: two windows, and longer where a bucket fills slowly. Who calls it holds the
+// ledger's mutex.
+func keepFor(t *table, l *window.Limit) {
+	keep := 2 * l.Length
+	if l.Algorithm == window.Bucket {
+		keep += window.LongestWait(l, l.Burst)
+	}
+	if keep > t.keep {
+		t.keep = keep
 	}
 }
 

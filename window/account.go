@@ -79,7 +79,16 @@ func Left(l *Limit, a *Account, now int64) int64 {
 		if e.At-now > l.Length*1000 {
 			e.At = now // as the script has it
 		}
-		return BucketLeft(BucketLack(e.Lack, e.At, now, l.Limit), l.Burst, l.Length*1000)
+		lack := BucketLack(e.Lack, e.At, now, l.Limit)
+		if most := l.Burst * l.Length * 1000; lack > most {
+			// It was a larger one.
+			lack = most
+			e.Lack = lack
+			if now > e.At {
+				e.At = now
+			}
+		}
+		return BucketLeft(lack, l.Burst, l.Length*1000)
 	}
 	return LogLeft(a.Entry.Log, l.Limit, now, l.Length*1000)
 }
@@ -212,6 +221,8 @@ func count(l *Limit, a *Account, units, now int64, name string, first int64, alo
 			e.At = now
 		}
 		e.until = e.At + e.Lack/l.Limit
+		e.limit = l.Limit
+		e.burst = l.Burst
 		return
 	}
 	logAdd(a.Entry.Log, now, name, first, first+units-1, alone)

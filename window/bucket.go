@@ -20,7 +20,8 @@ package window
 // that it lacked before the first of the requests and the time for which that is so. From
 // them follows how many requests were taken: as many as each bucket has tokens for.
 //
-// A clock that steps back mints nothing, and delays nothing for longer than a window. A
+// What lacks more than its burst was a larger bucket, or is none: it lacks what the caller
+// knows, or all. A clock that steps back mints nothing, and delays nothing for longer than a window. A
 // bucket lacks what the store knows or what the caller knows, whichever is full later, so
 // a store that lost it goes on from there. What is no bucket is replaced. A bucket is kept
 // until it is full, and a refusal changes nothing in it.
@@ -61,8 +62,13 @@ for i = 1, #KEYS do
     knownAt = now
   end
   local t = math.max(now, at, knownAt)
-  known = lacked(known, knownAt, t, limit)
+  local most = burst * length
+  known = math.min(most, lacked(known, knownAt, t, limit))
   lack = lacked(lack, at, t, limit)
+  if lack > most then
+    lack = known > 0 and known or most
+    writes[i] = true
+  end
   times[i] = t
   lacks[i] = math.max(lack, known)
   writes[i] = writes[i] or known > lack
@@ -127,6 +133,8 @@ func BucketAnswered(e *Entry, l *Limit, lack, at, tokens int64) {
 	}
 	e.Lack = lack
 	e.At = at
+	e.limit = l.Limit
+	e.burst = l.Burst
 	e.alone = 0
 	e.aloneAt = 0
 	e.until = at + lack/l.Limit + 1

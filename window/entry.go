@@ -15,6 +15,8 @@ type Entry struct {
 	// Account is the account that has this entry, once it was found.
 	Account *Account
 
+	// The limit and the burst of a bucket, when it was last asked for.
+	limit, burst int64
 	// What a bucket would lack if all gateways had let pass as much alone as this one,
 	// while the store is away.
 	alone, aloneAt int64
@@ -24,6 +26,14 @@ type Entry struct {
 	until  int64 // from when on it says nothing, in unix milliseconds
 	client string
 	place  int // in the order of its table
+}
+
+// EntryLimit returns the limit by which an entry was last counted, or l itself.
+func EntryLimit(e *Entry, l *Limit) *Limit {
+	if e.limit == 0 {
+		return l
+	}
+	return &Limit{Algorithm: l.Algorithm, Limit: e.limit, Length: l.Length, Burst: e.burst}
 }
 
 // EntryClient returns whose entry it is.

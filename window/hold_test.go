@@ -253,7 +253,10 @@ func slidingBound(t *testing.T, l *Limit, gateways int64, times []int64) {
 
 // told is what the store is told of a log, call by call.
 func told(g *Log, all bool) string {
-	calls, _ := LogUnsent(g, all)
+	if all {
+		LogForgotten(g)
+	}
+	calls, _ := LogUnsent(g)
 	return calls
 }
 
@@ -272,7 +275,7 @@ func TestLogTellsWhatPassedAloneUntilItIsAnswered(t *testing.T) {
 	}
 	alone(now, false, "a", 1, 1)
 	alone(now+1, true, "b", 2, 5) // the answer to it was lost
-	calls, upTo := LogUnsent(e.Log, false)
+	calls, upTo := LogUnsent(e.Log)
 	if calls != "1764499230500/a/1/1 1764499230501/b/5/6 " || !Alone(accounts[0]) {
 		t.Fatalf("told %q", calls)
 	}
@@ -282,7 +285,7 @@ func TestLogTellsWhatPassedAloneUntilItIsAnswered(t *testing.T) {
 	if got := told(e.Log, false); got != "1764499230502/c/1/1 " || !Alone(accounts[0]) || e.Log.others != 0 || e.Log.alone != 1 {
 		t.Fatalf("after the answer: told %q, %+v", got, *e.Log)
 	}
-	_, upTo = LogUnsent(e.Log, false)
+	_, upTo = LogUnsent(e.Log)
 	LogAnswered(e, l, &LogAnswer{Now: now + 4, Count: 7, Newest: now + 4}, 1, 0, "e", upTo)
 	if got := told(e.Log, false); got != "" || Alone(accounts[0]) || e.Log.others != 2 {
 		t.Fatalf("when all is answered: told %q, %+v", got, *e.Log)
@@ -291,7 +294,7 @@ func TestLogTellsWhatPassedAloneUntilItIsAnswered(t *testing.T) {
 		t.Errorf("of all that passed here it tells %q", got)
 	}
 	// A store that has less than passed here lost some of it.
-	_, upTo = LogUnsent(e.Log, false)
+	_, upTo = LogUnsent(e.Log)
 	LogAnswered(e, l, &LogAnswer{Now: now + 5, Count: 3, Newest: now + 3}, 1, 0, "f", upTo)
 	if got := told(e.Log, false); strings.Count(got, " ") != 4 || Alone(accounts[0]) {
 		t.Errorf("after a loss it tells %q", got)

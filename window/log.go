@@ -240,6 +240,9 @@ func LogWait(g *Log, limit, cost, now, length int64) int64 {
 	if cost >= g.freeCost && limit <= g.freeLimit && g.free > until {
 		until = g.free
 	}
+	if cost > g.freeCost && g.free > now && g.others > 0 && g.othersUntil > until {
+		until = g.othersUntil // by then for certain: when in between, the store did not say
+	}
 	if cost == limit && g.others > 0 && g.othersUntil > until {
 		until = g.othersUntil
 	}
@@ -249,21 +252,48 @@ func LogWait(g *Log, limit, cost, now, length int64) int64 {
 	return until - now
 }
 
+// logTold is how many units of a log the store is told of in one call, or those of one
+// entry: it must be done well before a request gives up.
+const logTold = 1000
+
+// LogForgotten notes that the store may have lost all that passed here.
+func LogForgotten(g *Log) {
+	g.unsent = len(g.own)
+	for i := range g.own {
+		g.own[i].unsent = true
+	}
+}
+
 // LogUnsent returns what the store is to be told that it may not know, as the calls of
-// LogScript that it came from: all that passed here within a window if all is set. told is
-// what LogAnswered is to be given.
-func LogUnsent(g *Log, all bool) (calls string, told int64) {
-	if g.unsent == 0 && !all {
+// LogScript that it came from, a part of it if that is much. told is what LogAnswered is
+// to be given.
+func LogUnsent(g *Log) (calls string, told int64) {
+	if g.unsent == 0 {
 		return "", g.added
 	}
+	told = g.added
+	units := int64(0)
 	var text strings.Builder
 	for i := range g.own {
 		e := &g.own[i]
-		if all || e.unsent {
-			_, _ = text.WriteString(strconv.FormatInt(e.at, 10) + "/" + e.name + "/" + strconv.FormatInt(e.first, 10) + "/" + strconv.FormatInt(e.last, 10) + " ")
+		if !e.unsent {
+			continue
 		}
+		if units >= logTold {
+			if e.number <= told {
+				told = e.number - 1
+			}
+			continue
+		}
+		units += e.last - e.first + 1
+		_, _ = text.WriteString(strconv.FormatInt(e.at, 10) + "/" + e.name + "/" + strconv.FormatInt(e.first, 10) + "/" + strconv.FormatInt(e.last, 10) + " ")
 	}
-	return text.String(), g.added
+	return text.String(), told
+}
+
+// LogOwed reports whether there is something to tell the store.
+func LogOwed(g *Log) bool {
+	return g.unsent > 0
 }
 
 // A LogAnswer is what the store says of a log.
@@ -293,10 +323,7 @@ func LogAnswered(e *Entry, l *Limit, a *LogAnswer, cost, units int64, name strin
 	if g.others < 0 {
 		// It has less than passed here: it lost some of it, and is to be told again.
 		g.others = 0
-		g.unsent = len(g.own)
-		for i := range g.own {
-			g.own[i].unsent = true
-		}
+		LogForgotten(g)
 	}
 	g.othersUntil = a.Newest + length
 	g.free = a.Free
@@ -309,4 +336,29 @@ func LogAnswered(e *Entry, l *Limit, a *LogAnswer, cost, units int64, name strin
 		logAdd(g, a.Now, name, 1, units, false)
 	}
 	e.until = g.newest + length
+}
+
+// LogAdded returns a mark of all that passed here until now, for LogKnown.
+func LogAdded(g *Log) int64 {
+	return g.added
+}
+
+// LogKnown returns how many units a log has at least at a time in unix milliseconds, in
+// windows of length milliseconds: count, as the store has answered, or more, where the
+// store lost some of what had passed here before a mark.
+func LogKnown(g *Log, mark, now, length, count int64) int64 {
+	if g.count <= count {
+		return count // the usual case: nothing to look for
+	}
+	known := int64(0)
+	for i := range g.own {
+		e := &g.own[i]
+		if e.number <= mark && e.at > now-length {
+			known += e.last - e.first + 1
+		}
+	}
+	if known > count {
+		return known
+	}
+	return count
 }

@@ -99,7 +99,10 @@ func (g *gateway) ask(requests, cost, now, at int64) *question {
 			q.keys = append(q.keys, key+strconv.FormatInt(a.Running.End, 10), key+strconv.FormatInt(a.Before.End, 10))
 			q.args = append(q.args, l.Limit, l.Length, a.Running.End, 0, a.Running.Known, 0, a.Before.Known)
 		case window.Exact:
-			calls, told := window.LogUnsent(a.Entry.Log, requests == 0)
+			if requests == 0 {
+				window.LogForgotten(a.Entry.Log)
+			}
+			calls, told := window.LogUnsent(a.Entry.Log)
 			q.keys = append(q.keys, key)
 			q.args = append(q.args, l.Limit, l.Length*1000, calls)
 			q.told = append(q.told, told)
