@@ -328,7 +328,7 @@ func dryRunLines(t *T) {
 	for _, where := range []string{name, name + ": rule login"} {
 		found := 0
 		for _, line := range lines {
-			if regexp.MustCompile(`middleware ` + regexp.QuoteMeta(where) + `: dry run: [0-9]+ of ([2-9]|[1-9][0-9]+) requests would have been refused$`).MatchString(line) {
+			if regexp.MustCompile(`middleware ` + regexp.QuoteMeta(where) + `: dry run: [0-9]+ of [1-9][0-9]* requests would have been refused$`).MatchString(line) {
 				found++
 			}
 		}
