@@ -81,8 +81,15 @@ func learnClock(s *store, origin int64, roundTrip time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.roundTrip > 0 && roundTrip > 2*s.roundTrip+time.Millisecond {
-		s.roundTrip *= 2
-		return
+		s.ledger.mu.Lock()
+		moved := origin - s.origin
+		s.ledger.mu.Unlock()
+		// A slow reading is no reason to doubt a good one, but what it cannot explain is:
+		// it may be another store by now.
+		if moved <= int64(roundTrip) && moved >= -int64(roundTrip) {
+			s.roundTrip *= 2
+			return
+		}
 	}
 	s.clockRefused = false
 	s.roundTrip = roundTrip
