@@ -11,10 +11,11 @@ func TestOutlyingClockReadingsAreDiscarded(t *testing.T) {
 	s := newStore(&StoreSettings{}, &ledger{})
 	for i, c := range []struct{ origin, roundTrip, want time.Duration }{
 		{10 * time.Second, time.Millisecond, 10 * time.Second},
-		{11 * time.Second, 500 * time.Millisecond, 10 * time.Second},
+		{10*time.Second + 400*time.Millisecond, 500 * time.Millisecond, 10 * time.Second},
 		{10*time.Second + 1, 2 * time.Millisecond, 10*time.Second + 1},
-		{12 * time.Second, 100 * time.Millisecond, 10*time.Second + 1},
-		{12 * time.Second, 9 * time.Millisecond, 12 * time.Second}, // slower since, and believed
+		{10*time.Second + 90*time.Millisecond, 100 * time.Millisecond, 10*time.Second + 1},
+		{10*time.Second + 8*time.Millisecond, 9 * time.Millisecond, 10*time.Second + 8*time.Millisecond}, // slower since, and believed
+		{12 * time.Second, 500 * time.Millisecond, 12 * time.Second},                                      // slow, but that is no reason: it is another clock
 		{-time.Hour, time.Microsecond, -time.Hour},                 // the store's clock was set
 	} {
 		learnClock(s, int64(c.origin), c.roundTrip)
