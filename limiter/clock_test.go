@@ -15,8 +15,8 @@ func TestOutlyingClockReadingsAreDiscarded(t *testing.T) {
 		{10*time.Second + 1, 2 * time.Millisecond, 10*time.Second + 1},
 		{10*time.Second + 90*time.Millisecond, 100 * time.Millisecond, 10*time.Second + 1},
 		{10*time.Second + 8*time.Millisecond, 9 * time.Millisecond, 10*time.Second + 8*time.Millisecond}, // slower since, and believed
-		{12 * time.Second, 500 * time.Millisecond, 12 * time.Second},                                      // slow, but that is no reason: it is another clock
-		{-time.Hour, time.Microsecond, -time.Hour},                 // the store's clock was set
+		{12 * time.Second, 500 * time.Millisecond, 12 * time.Second},                                     // slow, but that is no reason: it is another clock
+		{-time.Hour, time.Microsecond, -time.Hour},                                                       // the store's clock was set
 	} {
 		learnClock(s, int64(c.origin), c.roundTrip)
 		if got := time.Duration(s.origin); got != c.want {
