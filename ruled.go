@@ -53,7 +53,7 @@ func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	path := &rule.Path{}
 	rule.PathOf(req, path)
-	if m.regex && len(path.Raw) > rule.MaxPath {
+	if (m.regex || path.Odd) && len(path.Raw) > rule.MaxPath {
 		reply.TooLong(w, req)
 		return
 	}

@@ -171,7 +171,7 @@ func Forms(p *Path) []string {
 }
 
 // MaxPath is the length in bytes, 8 KiB, of the longest path in which expressions are to
-// be searched: a client must not buy much time with one request.
+// be searched, or of which all forms are: a client must not buy much time with one request.
 const MaxPath = 8 << 10
 
 // UsesRegex says whether a path is searched for one of these matches.

@@ -619,8 +619,12 @@ func longPaths(t *T) {
 	for _, rules := range []any{absent, []any{entry("name", "login", "pathPrefix", "/login", "methods", "GET", "limit", "900")}} {
 		plain := t.handler(t.name(), with(options, "rules", rules))
 		for _, path := range []string{long(mostSearched+1, "x"), long(1<<18, "/..;"), long(1<<18, "%2f")} {
-			if got := t.exchange(plain, get(path)); got.status != 200 {
-				t.Errorf("with the rules %v, a path of %d bytes: %d", rules, len(path), got.status)
+			want := 200
+			if _, ruled := rules.([]any); ruled && strings.ContainsAny(path, "%;") {
+				want = 414 // which has too many forms
+			}
+			if got := t.exchange(plain, get(path)); got.status != want {
+				t.Errorf("with the rules %v, a path of %d bytes: %d, want %d", rules, len(path), got.status, want)
 			}
 		}
 	}
