@@ -29,7 +29,7 @@ func (t *T) bucket(v *valkey, h http.Handler, req *http.Request) string {
 	}
 	digest := ""
 	for _, command := range v.Commands() {
-		if strings.HasPrefix(command.Args[0], "EVAL") {
+		if asks(command.Args) {
 			key := command.Args[3]
 			digest = key[strings.IndexByte(key, '{')+1 : strings.IndexByte(key, '}')]
 		}

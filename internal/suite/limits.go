@@ -224,15 +224,21 @@ func eightLimits(t *T) {
 // clientCalls returns the calls of scripts that count a client of a scope.
 func (v *valkey) clientCalls(scope string) (calls [][]string) {
 	for _, command := range v.Commands() {
-		if strings.HasPrefix(command.Args[0], "EVAL") && strings.Contains(command.Args[3], ":"+scope+":") && strings.Contains(command.Args[3], "{") {
-			keys, err := strconv.Atoi(command.Args[2])
-			// A gateway tells a store what it knows whenever it likes.
-			if err != nil || command.Args[3+keys] != "0" {
-				calls = append(calls, command.Args)
-			}
+		if asks(command.Args) && strings.Contains(command.Args[3], ":"+scope+":") {
+			calls = append(calls, command.Args)
 		}
 	}
 	return calls
+}
+
+// asks reports whether a command is a call of a script for requests of a client: a gateway
+// makes itself known, and tells a store what it knows, whenever it likes.
+func asks(args []string) bool {
+	if !strings.HasPrefix(args[0], "EVAL") || !strings.Contains(args[3], "{") {
+		return false
+	}
+	keys, err := strconv.Atoi(args[2])
+	return err == nil && args[3+keys] != "0"
 }
 
 func oneCall(t *T) {
