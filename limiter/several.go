@@ -683,7 +683,7 @@ func loseGroup(g *group) {
 
 // noteGroupRefusal finds the first refusal, unless there was one before.
 func noteGroupRefusal(b *batch, groups []*group, refusals []string) {
-	if b.refusal != "" {
+	if b.refusal != "" || len(groups) == 0 {
 		return
 	}
 	b.prefix = groups[0].several.tables[0].head

@@ -1134,3 +1134,32 @@ func TestPanicOverASettlementOfSeveralCounts(t *testing.T) {
 	recovered(l.store)
 	wantPlace(t, "after it", takeSeveralAt(q, "client", start), Shared, atStart, place{79, 179})
 }
+
+// A plain request's window is over, and those of the dear requests beside it run on: only
+// the one is asked for again.
+func TestEdgeOfPlainRequestsAloneInAMixedBatch(t *testing.T) {
+	server := severalStore(t)
+	change := func(s *Settings) { s.Store.TLSIdentity, s.Store.Endpoint = "mixed", "mixed" }
+	plain := settings("plain", server.fake)
+	change(plain)
+	cheap := openAlone(t, plain)
+	dear := openSeveral(t, 2, severalSettings("dear", server.fake, limits{{20, hour}}, change))
+	take(cheap, "newcomer", 1, start) // the store knows the scripts
+	takeSeveralAt(dear, "newcomer", start)
+	dear.store.turn.Lock()
+	waiting := joinSeveral(t, dear, start, "client")
+	before := joinedSeveral(dear)
+	other := begin(cheap, "client", start)
+	eventually(t, "a place in the batch", func() bool { return joinedSeveral(dear) == before+1 })
+	server.unix.Store(start.Unix() + 30)
+	dear.store.turn.Unlock()
+	if got := <-waiting[0]; !got.Allowed || got.Way != Shared || got.Remaining != 18 {
+		t.Errorf("the dear request: %+v, want it shared", got)
+	}
+	if got := <-other; !got.Allowed || got.way != Shared || got.Reset != 60 {
+		t.Errorf("the plain request: %+v, want it shared, in the next window", got)
+	}
+	if lines := logged.about("store mixed:"); len(lines) != 0 || healthOf(dear.store) != 0 {
+		t.Errorf("log %q, health %d", lines, healthOf(dear.store))
+	}
+}
