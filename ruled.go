@@ -54,7 +54,7 @@ func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	path := &rule.Path{}
 	rule.PathOf(req, path)
 	if (m.regex || path.Odd) && len(path.Raw) > rule.MaxPath {
-		reply.TooLong(w, req)
+		m.serveTooLong(w, req)
 		return
 	}
 	if path.Raw != path.Clean || path.Odd {
@@ -67,6 +67,17 @@ func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if p.exempt != nil && exempt(p, req, path) || m.passes(w, req, p, m.guard) {
 		m.next.ServeHTTP(w, req)
 	}
+}
+
+// serveTooLong serves a request whose path is too long to be searched.
+func (m *ruled) serveTooLong(w http.ResponseWriter, req *http.Request) {
+	if !m.dryRun {
+		reply.TooLong(w, req)
+		return
+	}
+	rest := m.policies[len(m.policies)-1]
+	m.noteDryRun(w, rest, rest.ordinary, true)
+	m.next.ServeHTTP(w, req)
 }
 
 // formsPass reports whether a request passes whose path servers read in several ways: by
@@ -86,18 +97,27 @@ func (m *ruled) formsPass(w http.ResponseWriter, req *http.Request, path *rule.P
 			dry = dry && p.dryRun
 		}
 	}
-	guard := m.guard
-	for _, p := range policies {
-		if p.dryRun && !dry {
-			if !m.passes(w, req, p, nil) {
-				return false
-			}
+	// The guard is asked once, and by a policy that refuses if any does. What another
+	// policy refuses behind it is given back as well.
+	asks := -1
+	for i, p := range policies {
+		if asks < 0 && (dry || !p.dryRun) {
+			asks = i
+		}
+	}
+	at := time.Since(limiter.Began)
+	for i, p := range policies {
+		guard := m.guard
+		if i != asks {
+			guard = nil
+		}
+		if m.passes(w, req, p, guard) {
 			continue
 		}
-		if !m.passes(w, req, p, guard) {
-			return false
+		if m.guard != nil && i > asks {
+			limiter.GiveBack(m.guard, at, policies[asks].cost)
 		}
-		guard = nil // it is asked once, and by a policy that refuses if any does
+		return false
 	}
 	return true
 }

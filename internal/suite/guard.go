@@ -95,8 +95,16 @@ func guardGivenBack(t *T) {
 			}
 			t.isGuarded(t.exchange(h, asClient("/", 3)))
 		}
+		// By whatever form of its path a request is refused.
+		h := t.handler(t.name(), guarded(with(options, "limit", "9", "rules", []any{entry("name", "login", "path", "/login", "limit", "1")}), "3"))
+		if got := t.statuses(h, 5, func() *http.Request { return asClient("/login;x", 1) }); fmt.Sprint(got) != "[200 429 429 429 429]" {
+			t.Errorf("logins in another form get %d", got)
+		}
+		if got := t.statuses(h, 3, func() *http.Request { return asClient("/", 2) }); fmt.Sprint(got) != "[200 200 503]" {
+			t.Errorf("after refused logins another client gets %d", got)
+		}
 		// A crowd of refused requests may be in the way for a moment and not for longer.
-		h := t.handler(t.name(), guarded(with(options, "limit", "2"), "4"))
+		h = t.handler(t.name(), guarded(with(options, "limit", "2"), "4"))
 		passed := int64(0)
 		rush(16, 200, func(int) answer {
 			got := t.exchange(h, asClient("/", 1))

@@ -616,6 +616,11 @@ func longPaths(t *T) {
 			t.Errorf("a path that is too long gets %v, %q", got.header, got.body)
 		}
 	}
+	// A dry run refuses nothing, and says so.
+	dry := t.handler(t.name(), with(options, "dryRun", "true", "rules", []any{entry("name", "login", "pathRegex", "login")}))
+	if got := t.exchange(dry, get(long(mostSearched+1, "x"))); got.status != 200 || got.header.Get("X-RateLimit-Dry-Run") != "refused" {
+		t.Errorf("a path that is too long, in a dry run: %d, %v", got.status, got.header)
+	}
 	for _, rules := range []any{absent, []any{entry("name", "login", "pathPrefix", "/login", "methods", "GET", "limit", "900")}} {
 		plain := t.handler(t.name(), with(options, "rules", rules))
 		for _, path := range []string{long(mostSearched+1, "x"), long(1<<18, "/..;"), long(1<<18, "%2f")} {
