@@ -11,20 +11,9 @@ import (
 // the operator's choice, or in a form that send takes for none.
 func (t *T) exchange(h http.Handler, req *http.Request) answer {
 	t.Helper()
-	w := httptest.NewRecorder()
-	if panicked := serve(h, w, req); panicked != nil {
-		t.Errorf("the handler panicked: %v", panicked)
-		return answer{status: http.StatusInternalServerError, header: http.Header{}}
-	}
-	a := answer{
-		status:     w.Code,
-		header:     w.Result().Header,
-		body:       w.Body.String(),
-		limit:      number(w.Header(), "X-RateLimit-Limit"),
-		remaining:  number(w.Header(), "X-RateLimit-Remaining"),
-		reset:      number(w.Header(), "X-RateLimit-Reset"),
-		retryAfter: number(w.Header(), "Retry-After"),
-		decision:   w.Header().Get("X-RateLimit-Decision"),
+	a, ok := t.receive(h, req)
+	if !ok {
+		return a
 	}
 	if isServed := a.header.Get("X-Served") == "yes"; isServed != (a.status == http.StatusOK && a.header.Get("Grpc-Status") == "") {
 		t.Errorf("%d, and from the application: %t", a.status, isServed)

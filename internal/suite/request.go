@@ -59,12 +59,26 @@ var quota = regexp.MustCompile(`^"([A-Za-z0-9@._-]+)";r=([0-9]+);t=([0-9]+)$`)
 // fields that agree with the status and with each other.
 func (t *T) send(h http.Handler, req *http.Request) answer {
 	t.Helper()
+	a, ok := t.receive(h, req)
+	if !ok {
+		return a
+	}
+	if problem := a.problem(); problem != "" {
+		t.Errorf("%s: status %d, %v, %q", problem, a.status, a.header, a.body)
+	}
+	return a
+}
+
+// receive sends a request and returns the answer, whatever it is. It fails the test, and is
+// not ok, if the handler panics.
+func (t *T) receive(h http.Handler, req *http.Request) (a answer, ok bool) {
+	t.Helper()
 	w := httptest.NewRecorder()
 	if panicked := serve(h, w, req); panicked != nil {
 		t.Errorf("the handler panicked: %v", panicked)
-		return answer{status: http.StatusInternalServerError, header: http.Header{}}
+		return answer{status: http.StatusInternalServerError, header: http.Header{}}, false
 	}
-	a := answer{
+	return answer{
 		status:     w.Code,
 		header:     w.Result().Header,
 		body:       w.Body.String(),
@@ -73,11 +87,7 @@ func (t *T) send(h http.Handler, req *http.Request) answer {
 		reset:      number(w.Header(), "X-RateLimit-Reset"),
 		retryAfter: number(w.Header(), "Retry-After"),
 		decision:   w.Header().Get("X-RateLimit-Decision"),
-	}
-	if problem := a.problem(); problem != "" {
-		t.Errorf("%s: status %d, %v, %q", problem, a.status, a.header, a.body)
-	}
-	return a
+	}, true
 }
 
 func serve(h http.Handler, w http.ResponseWriter, req *http.Request) (panicked any) {
