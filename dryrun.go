@@ -29,11 +29,7 @@ var (
 // request.
 func (m *ruled) noteDryRun(w http.ResponseWriter, p *policy, t *tier, refused bool) {
 	reply.WriteDryRun(t.fields, w.Header(), refused)
-	name := m.name
-	if p.name != "" {
-		name += ": rule " + p.name
-	}
-	text := countDryRun(name, refused, time.Now())
+	text := countDryRun(p.title, refused, time.Now())
 	if text != "" {
 		fmt.Fprintln(os.Stderr, text)
 	}

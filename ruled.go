@@ -17,7 +17,6 @@ import (
 // pays for what they do not use.
 type ruled struct {
 	next     http.Handler
-	name     string
 	policies []*policy
 	matches  []*rule.Match // of the policies
 	paths    bool          // the path of a request matters
@@ -29,9 +28,13 @@ type ruled struct {
 }
 
 func newRuled(next http.Handler, s *setting, name string, now time.Time) *ruled {
-	m := &ruled{next: next, name: name, policies: s.policies, local: s.common.Store == nil, secret: s.secret}
+	m := &ruled{next: next, policies: s.policies, local: s.common.Store == nil, secret: s.secret}
 	m.dryRun = true
 	for _, p := range s.policies {
+		p.title = name
+		if p.name != "" {
+			p.title += ": rule " + p.name
+		}
 		m.dryRun = m.dryRun && p.dryRun
 		m.matches = append(m.matches, p.match)
 		m.paths = m.paths || len(s.policies) > 1 || p.exempt != nil

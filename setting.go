@@ -36,6 +36,7 @@ type guard struct {
 // policy is a rule: which requests it is for, who is counted and by which limits.
 type policy struct {
 	name           string // "": what applies where no rule does
+	title          string // for the log, with the name of the middleware
 	match          *rule.Match
 	exempt         *rule.Exempt      // nil: nobody
 	exemptBy       *source.Criterion // by which the addresses of exempt are found
