@@ -75,6 +75,18 @@ type Config struct {
 	MaxClients interface{} `json:"maxClients,omitempty"`
 	// Valkey is the store that the gateways share.
 	Valkey ValkeyConfig `json:"valkey,omitempty"`
+	// Metrics is where this middleware answers with what all middlewares of the gateway
+	// count, in the text format of Prometheus. Default: nowhere.
+	Metrics WatchConfig `json:"metrics,omitempty"`
+	// Status is where it answers with a page for people, or the same as JSON.
+	// Default: nowhere.
+	Status WatchConfig `json:"status,omitempty"`
+	// Log is text or json, or both options of a LogConfig. Default: text.
+	Log interface{} `json:"log,omitempty"`
+	// Control lets the command gatequota change limits, let single clients through or
+	// block them, and switch the limiter off, through the store and while it runs.
+	// Default: false.
+	Control interface{} `json:"control,omitempty"`
 
 	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
 }
@@ -292,6 +304,32 @@ type IPStrategy struct {
 	IPv6Subnet interface{} `json:"ipv6Subnet,omitempty"`
 
 	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
+}
+
+// WatchConfig says where those who watch over the gateway are answered, and who they are.
+// All others get what they would have got without it.
+type WatchConfig struct {
+	// Path is the whole path of such a request, in its clean form. Default: none.
+	Path interface{} `json:"path,omitempty"`
+	// Allow are the addresses and CIDR ranges of peers that are answered. The peer is the
+	// other end of the connection, whatever a header says. Default: loopback.
+	Allow []string `json:"allow,omitempty"`
+	// Token is what a request must show besides, as a bearer token. Default: none.
+	Token interface{} `json:"token,omitempty"`
+	// TokenFile is a file that holds it instead. Line ends behind it do not count.
+	TokenFile interface{} `json:"tokenFile,omitempty"`
+
+	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
+}
+
+// LogConfig holds the options of Log. They are for all middlewares of the gateway, and
+// those that were loaded last are obeyed.
+type LogConfig struct {
+	// Format is text or json, where each line is one JSON object. Default: text.
+	Format interface{} `json:"format,omitempty"`
+	// Refusals is how many of the refused requests are logged, such as 1/100.
+	// Default: none.
+	Refusals interface{} `json:"refusals,omitempty"`
 }
 
 // ValkeyConfig holds the options of the store.

@@ -16,7 +16,7 @@ var known = map[string]map[string]string{
 		"onStoreFailure": "", "fallback": "FallbackConfig", "sourceCriterion": "SourceCriterion", "ipStrategy": "IPStrategy",
 		"exempt": "ExemptConfig", "rules": "[]RuleConfig", "plans": "PlansConfig", "overrides": "[]OverrideConfig", "gatewayLimit": "GatewayLimitConfig",
 		"dryRun": "", "headers": "", "decisionHeader": "", "exposeHeaders": "", "response": "ResponseConfig",
-		"maxClients": "", "valkey": "ValkeyConfig",
+		"maxClients": "", "valkey": "ValkeyConfig", "metrics": "WatchConfig", "status": "WatchConfig", "log": "", "control": "",
 	},
 	"LimitConfig": {"name": "", "limit": "", "window": "", "burst": ""},
 	"RuleConfig": {
@@ -41,7 +41,8 @@ var known = map[string]map[string]string{
 		"endpoints": "", "username": "", "password": "", "passwordFile": "", "db": "", "timeout": "", "dialTimeout": "",
 		"keyPrefix": "", "keySecret": "", "keySecretFile": "", "tls": "TLSConfig",
 	},
-	"TLSConfig": {"ca": "", "cert": "", "key": "", "serverName": "", "insecureSkipVerify": ""},
+	"WatchConfig": {"path": "", "allow": "", "token": "", "tokenFile": ""},
+	"TLSConfig":   {"ca": "", "cert": "", "key": "", "serverName": "", "insecureSkipVerify": ""},
 }
 
 // foreign are names that Traefik's own rateLimit and others have for what is called

@@ -105,6 +105,8 @@ func (o *options) noUnknown(config *Config) {
 	o.unknownOverrides("", config.Overrides)
 	o.unknown("gatewayLimit.", config.GatewayLimit.Unknown)
 	o.unknown("response.", config.Response.Unknown)
+	o.unknown("metrics.", config.Metrics.Unknown)
+	o.unknown("status.", config.Status.Unknown)
 	o.unknown("valkey.", config.Valkey.Unknown)
 	if config.Valkey.TLS != nil {
 		o.unknown("valkey.tls.", config.Valkey.TLS.Unknown)

@@ -31,8 +31,10 @@ type Decision struct {
 	// is then that of the limit that binds. It is nil where there is one limit alone.
 	Several *Standings
 
-	// Way says how it came about. It is for whoever asks; nothing here sets it.
-	Way string
+	// Way says how it came about, and Known that what was known sufficed for it. They are
+	// for whoever asks; nothing here sets them.
+	Way   string
+	Known bool
 }
 
 // Standings say where a client stands with each of several limits: what the fields of a
