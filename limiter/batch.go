@@ -45,6 +45,7 @@ type batch struct {
 	err     error   // why slots have no answer
 
 	hasTurn bool
+	timed   bool    // somebody wants to know how long it takes
 	locks   bool    // the leader holds the ledger's mutex
 	drifted bool    // the store's clock is not where it was believed to be
 	asking  []*slot // for which the calls are that are made last
@@ -147,6 +148,17 @@ func ask(b *batch) {
 	if b.err != nil {
 		return
 	}
+	if b.timed {
+		sent := time.Now()
+		askAll(b, calls, deadline)
+		timeBatch(b, time.Since(sent))
+		return
+	}
+	askAll(b, calls, deadline)
+}
+
+// askAll makes the calls of a batch, and those that have to be made again.
+func askAll(b *batch, calls []string, deadline time.Time) {
 	if len(b.groups) > 0 {
 		askMixed(b, calls, deadline)
 		return
@@ -266,6 +278,7 @@ func detach(b *batch) []string {
 	if s.next == b {
 		s.next = nil
 	}
+	b.timed = s.timed
 	var calls []string
 	if s.health >= away || b.drifted && b.turn == 0 {
 		// What the keeper tells the store is not moved: it waits for the next time.
@@ -368,6 +381,9 @@ func note(b *batch, counts []int64, answered int, refusals []string) {
 		}
 		if sl.answer > 0 && sl.answer <= maxAnswer {
 			noteAnswer(sl.count, sl.answer, sl.settled)
+			if sl.settled > 0 {
+				sl.table.outageSettled += sl.settled
+			}
 		} else {
 			noteNone(b, sl)
 		}
@@ -445,6 +461,7 @@ func finishBadly(b *batch, r interface{}) {
 	}
 	if b.err == nil && some(b) {
 		// The store is well, and has trouble with some keys.
+		countError(b.store, "key")
 		lasting(b.store, "key", fmt.Sprintf("refuses to count some keys with the prefix %q (%s)", b.prefix, reason(b.refusal, nil)))
 		answered(b.store)
 		return

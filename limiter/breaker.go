@@ -33,6 +33,7 @@ const (
 // failed notes a batch that brought no count, and stops asking the store when it was
 // one too many in a row.
 func failed(s *store, prefix, refusal string, err error) {
+	countError(s, classOf(refusal, err))
 	word := resp.Word(refusal)
 	if word == "NOPERM" || word == "WRONGTYPE" {
 		// One prefix, or one command, that this user may not touch; or a key that holds
@@ -75,6 +76,8 @@ func failed(s *store, prefix, refusal string, err error) {
 		s.prefix = prefix
 	}
 	s.wentAway = now
+	s.wentCount++
+	noteChange(s, Change{At: now, Away: true, Why: reason(refusal, err)})
 	unsteady := s.unsteady
 	s.told = true
 	s.mu.Unlock()
@@ -122,6 +125,8 @@ func recovered(s *store) {
 	s.ledger.mu.Unlock()
 	s.mu.Lock()
 	s.cameBack = now
+	s.cameCount++
+	noteChange(s, Change{At: now})
 	s.pushed = time.Time{} // it is told at once what it may have lost
 	lasted := now.Sub(s.wentAway)
 	news := s.told || lasted >= stableAfter

@@ -158,6 +158,7 @@ func probe(s *store) {
 		recovered(s)
 		return
 	}
+	countError(s, classOf(refusal, err))
 	lasting(s, "away", fmt.Sprintf("still away (%s); %d further requests were decided without it", reason(refusal, err), passedBy(s)))
 }
 

@@ -42,6 +42,7 @@ type Settings struct {
 	Algorithm  window.Algorithm
 	Burst      int64 // tokens of a bucket, at least 1
 	MaxClients int   // bound on clients held in memory for the scope, at least 1
+	Watched    bool  // somebody wants to know how long the store takes
 
 	// Store is where all gateways count together; nil counts in memory alone.
 	Store *StoreSettings
@@ -113,11 +114,15 @@ func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 		name += " " + hex.EncodeToString(digest[:])
 	}
 	l.table = openTable(l.ledger, name, s.Store.KeyPrefix+":"+s.Scope, s, now)
-	l.ledger.mu.Lock()
-	l.table.secret = s.Store.KeySecret // it is a part of the table's identity
-	l.ledger.mu.Unlock()
 	l.counts = l.table.counts
 	l.store = openStore(s.Store, l.ledger)
+	l.ledger.mu.Lock()
+	l.table.secret = s.Store.KeySecret // it is a part of the table's identity
+	l.table.store = l.store
+	l.ledger.mu.Unlock()
+	if s.Watched {
+		watch(l.store)
+	}
 	serve(ctx, l.store, l.table)
 	return l
 }
@@ -278,6 +283,7 @@ func refuseKnown(l *Limiter, f *window.FixedCount, unix int64, d *window.Decisio
 	}
 	d.Reset = f.End - unix
 	d.RetryAfter = d.Reset
+	d.Known = true
 	l.table.used = true
 	l.ledger.mu.Unlock()
 }
@@ -327,6 +333,9 @@ func takeAlone(l *Limiter, client string, at time.Duration, asked bool, d *windo
 		gateways = t.gateways
 	}
 	window.FixedAlone(window.FixedFind(l.counts, client, unix), unix, l.limit, l.fallbackLimit, gateways, asked, d)
+	if d.Allowed {
+		t.outageAllowed++
+	}
 	l.ledger.mu.Unlock()
 }
 

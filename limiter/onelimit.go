@@ -118,6 +118,7 @@ func refuseOne(q *Several, a *window.Account, left, now int64, d *window.Decisio
 	if q.refuses {
 		d.RetryAfter = -1
 	}
+	d.Known = true
 	d.Way = Shared
 	if q.store.health >= away || window.Alone(a) {
 		d.Way = Local
@@ -140,6 +141,7 @@ func refuseOne(q *Several, a *window.Account, left, now int64, d *window.Decisio
 // changed, and the time until which it is has not come. Who calls it holds the ledger's
 // mutex, which it gives back.
 func refuseAgain(q *Several, a *window.Account, now int64, d *window.Decision) {
+	d.Known = true
 	d.Way = Shared
 	if q.store.health >= away {
 		d.Way = Local

@@ -224,6 +224,7 @@ func refuseKnownSeveral(q *Several, accounts []*window.Account, now int64, d *wi
 	resets, waits := window.Waits(q.limits, accounts, q.cost, now)
 	window.Judge(lefts, resets, waits, q.cost, d)
 	d.Way = way
+	d.Known = true
 	return true
 }
 
@@ -251,6 +252,11 @@ func takeSeveralAlone(q *Several, client string, at time.Duration, g *group, pla
 	}
 	now := (int64(at) + q.store.origin) / millisecond
 	window.TakeAlone(q.limits, findSeveral(q, client, now), &share, q.cost, now, asked, name, first, d)
+	if d.Allowed {
+		for _, t := range q.tables {
+			t.outageAllowed++
+		}
+	}
 	q.ledger.mu.Unlock()
 }
 
@@ -590,6 +596,7 @@ func noteFixed(g *group, counts []int64) bool {
 	units := admit(g)
 	for i, a := range g.accounts {
 		noteAnswer(a.Running, counts[i]+units, g.settled[i])
+		g.several.tables[i].outageSettled += g.settled[i]
 	}
 	return settle(g)
 }
@@ -611,6 +618,7 @@ func noteSliding(g *group, numbers []int64) bool {
 	for i, a := range g.accounts {
 		noteAnswer(a.Running, counts[2*i]+units, g.settled[2*i])
 		noteAnswer(a.Before, counts[2*i+1], g.settled[2*i+1])
+		g.several.tables[i].outageSettled += g.settled[2*i] + g.settled[2*i+1]
 	}
 	return settle(g)
 }
@@ -651,7 +659,9 @@ func noteLog(g *group, numbers []int64) bool {
 	g.admitted = window.Admitted(g.lefts, g.requests, g.several.cost)
 	for i, a := range g.accounts {
 		answer := &window.LogAnswer{Now: g.now, Count: numbers[1+3*i], Free: numbers[2+3*i], Newest: numbers[3+3*i]}
+		alone := window.LogAlone(a.Entry.Log)
 		window.LogAnswered(a.Entry, g.several.limits[i], answer, g.several.cost, units, g.name, g.told[i])
+		g.several.tables[i].outageSettled += alone - window.LogAlone(a.Entry.Log)
 	}
 	return settle(g)
 }

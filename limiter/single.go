@@ -71,6 +71,9 @@ func askSingle(q *single, f *window.FixedCount, unix int64) {
 		s.health = 0
 	}
 	noteAnswer(f, q.answer, 0)
+	if s.timed {
+		timeRoundTrip(s, time.Since(q.start), 1)
+	}
 	q.locks = false
 	s.ledger.mu.Unlock()
 }

@@ -52,6 +52,13 @@ type store struct {
 	batches int64  // made so far
 	passed  int64  // requests decided without the store since it went away
 	kept    bool   // a goroutine runs keep
+	timed   bool   // round trips are timed
+
+	// These too: what is told to those who watch.
+	latency    []int64 // round trips, by powers of two of their time: see timeRoundTrip
+	latencySum time.Duration
+	merged     []int64 // round trips, by powers of two of their requests
+	mergedSum  int64
 
 	mu           sync.Mutex           // guards what follows
 	users        []user               // the middlewares that use it
@@ -68,6 +75,10 @@ type store struct {
 	cameBack     time.Time            // when it last fell from there
 	unsteady     bool                 // it went away soon after it had come back
 	told         bool                 // its going away was logged
+	errors       map[string]int64     // failures by class
+	changes      []Change             // of its state, the last of them
+	wentCount    int64                // how often it went away
+	cameCount    int64                // and came back
 	said         map[string]time.Time // when a lasting trouble was last logged
 }
 
@@ -109,6 +120,9 @@ func newStore(o *StoreSettings, l *ledger) *store {
 		repeatAfter: repeatAfter,
 		prefix:      o.KeyPrefix,
 		said:        map[string]time.Time{},
+		errors:      map[string]int64{},
+		latency:     make([]int64, latencyPlaces),
+		merged:      make([]int64, mergedPlaces),
 	}
 	s.origin = Began.UnixNano()
 	dial := &resp.Options{

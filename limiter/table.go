@@ -22,6 +22,8 @@ type ledger struct {
 // ledger and for windows of one length. Windows of different lengths, or by the clocks of
 // different stores, have numbers that do not compare.
 type table struct {
+	name   string // of the scope; "": it is a guard's
+	count  string // the name of the count, if it has one
 	scope  string // of the store's keys: "rate:apikey"
 	head   string // the same with the name of the count, if it has one: "rate:apikey:login"
 	secret string // for digests of clients in keys; "": none
@@ -32,6 +34,8 @@ type table struct {
 	origin     int64               // for a scope that is counted in memory: unix nanoseconds at Began
 	counts     *window.FixedCounts // of fixed and sliding windows
 	entries    *window.Entries     // of logs and buckets
+	store      *store              // by whose clock it was last counted; nil: by this machine's
+	max        int                 // clients, as it was last set
 	limit      window.Limit        // as it was last set
 	keep       int64               // after so many seconds without use it says nothing
 	used       bool                // counted in since idle was set
@@ -40,6 +44,8 @@ type table struct {
 	tail       string              // encoded arguments of the script that are the same for all
 	tailEnd    int64               // the end of the window for which they are, in unix seconds
 	tailAt     int64               // the time for which they are, in unix seconds
+
+	outageAllowed, outageSettled int64 // as of TableReport
 
 	idle time.Time // guarded by tablesMu: no count is younger, unless used
 }
@@ -103,7 +109,7 @@ func openTable(l *ledger, where, scope string, s *Settings, now time.Time) *tabl
 var suffixes = []string{"", ":sw", ":log", ":tb"}
 
 func newTable(l *ledger, scope, head string, s *Settings, now time.Time) *table {
-	t := &table{scope: scope, head: head, length: s.Window, ledger: l, idle: now}
+	t := &table{name: s.Scope, count: s.Name, scope: scope, head: head, length: s.Window, ledger: l, idle: now}
 	switch s.Algorithm {
 	case window.Fixed:
 		t.counts = window.NewFixedCounts(s.Window, s.MaxClients)
@@ -139,6 +145,7 @@ func keepFor(t *table, l *window.Limit) {
 
 // setMax bounds the clients of a table. Who calls it holds the ledger's mutex.
 func setMax(t *table, maxClients int) {
+	t.max = maxClients
 	switch {
 	case t.entries != nil:
 		window.EntriesSetMax(t.entries, maxClients)

@@ -523,3 +523,33 @@ func Clients(counts *FixedCounts, entries *Entries, now int64, count, next int) 
 	}
 	return clients, from
 }
+
+// Running returns up to count clients with their accounts in the running window, or their
+// entries if counts is nil, at a time in unix milliseconds, for a walk as of FixedPart. It
+// makes none.
+func Running(counts *FixedCounts, entries *Entries, now int64, count, next int) (clients []string, accounts []*Account, after int) {
+	clients = nil
+	accounts = nil
+	if counts == nil {
+		part, after := EntriesPart(entries, count, next)
+		for _, e := range part {
+			if e.until > now && e.Account != nil {
+				clients = append(clients, e.client)
+				accounts = append(accounts, e.Account)
+			}
+		}
+		return clients, accounts, after
+	}
+	part, after := FixedPart(counts, now/1000, count, next)
+	for _, f := range part {
+		a := f.Account
+		if a == nil && !counts.both {
+			a = &Account{Running: f}
+		}
+		if a != nil {
+			clients = append(clients, f.client)
+			accounts = append(accounts, a)
+		}
+	}
+	return clients, accounts, after
+}

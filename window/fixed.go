@@ -321,6 +321,11 @@ func FixedLen(c *FixedCounts) int {
 	return len(c.current.order) + len(c.previous.order)
 }
 
+// FixedRunning returns how many counts of the newest window are held.
+func FixedRunning(c *FixedCounts) int {
+	return len(c.current.order)
+}
+
 // FixedSetMax changes how many counts may be held, at least 1. Where more are held,
 // they go two for each one that comes, or with their window, and not all at once:
 // that could take seconds.

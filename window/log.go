@@ -291,6 +291,11 @@ func LogUnsent(g *Log) (calls string, told int64) {
 	return text.String(), told
 }
 
+// LogAlone returns how many units passed without the store and are not settled with it.
+func LogAlone(g *Log) int64 {
+	return g.alone
+}
+
 // LogOwed reports whether there is something to tell the store.
 func LogOwed(g *Log) bool {
 	return g.unsent > 0
