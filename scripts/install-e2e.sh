@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the end-to-end suite needs on Debian 12: Valkey, Redis 7, wrk, a
-# Docker engine with Compose, a C compiler and Node. It does nothing where all of
+# Installs what the end-to-end suite needs on Debian 12: Valkey, Redis 7, wrk, Prometheus,
+# a Docker engine with Compose, a C compiler and Node. It does nothing where all of
 # it is there, whoever put it there, and says what is missing where it cannot
 # install.
 set -eu
@@ -20,6 +20,8 @@ lacking() {
 		redis-server redis-server
 		redis-cli redis-tools
 		wrk wrk
+		prometheus prometheus
+		promtool prometheus
 		dockerd docker.io
 		iptables iptables
 		docker-compose docker-compose
