@@ -16,7 +16,7 @@ var known = map[string]map[string]string{
 		"onStoreFailure": "", "fallback": "FallbackConfig", "sourceCriterion": "SourceCriterion", "ipStrategy": "IPStrategy",
 		"exempt": "ExemptConfig", "rules": "[]RuleConfig", "plans": "PlansConfig", "overrides": "[]OverrideConfig", "gatewayLimit": "GatewayLimitConfig",
 		"dryRun": "", "headers": "", "decisionHeader": "", "exposeHeaders": "", "response": "ResponseConfig",
-		"maxClients": "", "valkey": "ValkeyConfig", "metrics": "WatchConfig", "status": "WatchConfig", "log": "", "control": "",
+		"maxClients": "", "valkey": "ValkeyConfig", "metrics": "WatchConfig", "status": "WatchConfig", "log": "LogConfig", "control": "",
 	},
 	"LimitConfig": {"name": "", "limit": "", "window": "", "burst": ""},
 	"RuleConfig": {
@@ -42,6 +42,7 @@ var known = map[string]map[string]string{
 		"keyPrefix": "", "keySecret": "", "keySecretFile": "", "tls": "TLSConfig",
 	},
 	"WatchConfig": {"path": "", "allow": "", "token": "", "tokenFile": ""},
+	"LogConfig":   {"format": "", "refusals": ""},
 	"TLSConfig":   {"ca": "", "cert": "", "key": "", "serverName": "", "insecureSkipVerify": ""},
 }
 
@@ -76,9 +77,10 @@ func nearest(path, name string, inner interface{}) string {
 	if found := similar(level, written); found != "" {
 		return "did you mean " + path + found + "?"
 	}
+	_, group := inner.(map[string]interface{})
 	// The levels inside the one that it stands on come before those around it.
 	for around := path; ; around = outer(around) {
-		if found := inside(around, written, 0); found != "" {
+		if found := inside(around, written, 0, group); found != "" {
 			dot := strings.LastIndexByte(found, '.')
 			if dot < 0 {
 				return "it belongs on the top level, as " + found
@@ -92,7 +94,7 @@ func nearest(path, name string, inner interface{}) string {
 	if found := begun(levelOf(path), written); found != "" {
 		return "did you mean " + path + found + "?"
 	}
-	if found := inside("", written, 1); found != "" && len(written) > 3 {
+	if found := inside("", written, 1, group); found != "" && len(written) > 3 {
 		return "did you mean " + found + "?"
 	}
 	return ""
@@ -120,7 +122,7 @@ func misplaced(path, level, name string, options map[string]interface{}) string 
 		}
 		return "did you mean " + meant + "?"
 	}
-	if !strings.HasSuffix(path, "].") || inside("", plain(name), 0) != "" {
+	if !strings.HasSuffix(path, "].") || inside("", plain(name), 0, true) != "" {
 		return ""
 	}
 	entry := strings.TrimSuffix(path, ".")
@@ -191,32 +193,42 @@ func begun(level, written string) string {
 
 // inside returns the path of the option that is most, so many letters apart, a plain
 // name, among those that the level of path holds on any depth, or "". It is one of those
-// that stand least deep.
-func inside(path, written string, apart int) string {
-	paths, levels := []string{path}, []string{levelOf(path)}
+// that stand least deep, of which there may be a group and a value: group says which is
+// meant.
+func inside(path, written string, apart int, group bool) string {
+	paths, levels, other := []string{path}, []string{levelOf(path)}, ""
 	for i := 0; i < len(paths); i++ {
 		names := optionsOf(levels[i])
 		for _, option := range names {
-			if distance(plain(option), written) <= apart {
-				return paths[i] + option
-			}
-		}
-		for _, option := range names {
-			inner := known[levels[i]][option]
-			if inner == "" {
+			if distance(plain(option), written) > apart {
 				continue
 			}
-			within := paths[i] + option
-			if strings.HasPrefix(inner, "[]") {
-				within += "[0]"
-			} else if strings.HasPrefix(inner, "map") {
-				within += ".<plan>"
+			if group == (known[levels[i]][option] != "") {
+				return paths[i] + option
 			}
-			paths = append(paths, within+".")
-			levels = append(levels, inner[strings.IndexByte(inner, ']')+1:])
+			if other == "" {
+				other = paths[i] + option
+			}
+		}
+		// Who has forgotten on which level a path belongs means that of a rule.
+		for _, last := range []bool{false, true} {
+			for _, option := range names {
+				inner := known[levels[i]][option]
+				if inner == "" || (inner == "WatchConfig") != last {
+					continue
+				}
+				within := paths[i] + option
+				if strings.HasPrefix(inner, "[]") {
+					within += "[0]"
+				} else if strings.HasPrefix(inner, "map") {
+					within += ".<plan>"
+				}
+				paths = append(paths, within+".")
+				levels = append(levels, inner[strings.IndexByte(inner, ']')+1:])
+			}
 		}
 	}
-	return ""
+	return other
 }
 
 // optionsOf returns the names of the options of a level in the order of letters.

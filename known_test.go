@@ -20,6 +20,9 @@ func tags(of reflect.Type, into map[string]map[string]string) {
 			continue
 		}
 		inner, shape := field.Type, ""
+		if name == "log" {
+			inner = reflect.TypeOf(LogConfig{}) // or one of its options by itself
+		}
 		switch inner.Kind() {
 		case reflect.Slice:
 			inner, shape = inner.Elem(), "[]"
@@ -119,6 +122,15 @@ func TestNearest(t *testing.T) {
 		{"", "keySecret_file", "it belongs into valkey, as valkey.keySecretFile"},
 		{"rules[2].", "depth", "it belongs into rules[2].sourceCriterion.ipStrategy, as rules[2].sourceCriterion.ipStrategy.depth"},
 		{"rules[2].sourceCriterion.ipStrategy.", "cookieName", "it belongs into rules[2].sourceCriterion, as rules[2].sourceCriterion.cookieName"},
+		{"", "path", "it belongs into rules[0], as rules[0].path"},
+		{"", "format", "it belongs into log, as log.format"},
+		{"", "allow", "it belongs into metrics, as metrics.allow"},
+		{"valkey.", "refusal", "did you mean log.refusals?"},
+		{"status.", "refusals", "it belongs into log, as log.refusals"},
+		{"status.", "tokenfile", "did you mean status.tokenFile?"},
+		{"log.", "level", ""},
+		{"rules[2].", "control", "it belongs on the top level, as control"},
+		{"rules[2].", "log", "it belongs on the top level, as log"},
 		{"rules[2].", "scope", "it belongs on the top level, as scope"},
 		{"rules[2].", "status", "it belongs into response, as response.status"},
 		{"valkey.", "limit", "it belongs on the top level, as limit"},
@@ -180,6 +192,7 @@ func TestNearestKnowsNamesInPlacesOfTheirOwn(t *testing.T) {
 		{"overrides[0].", "acme", inner, "the entries of a list have numbers, not names: write overrides[0]"},
 		{"rules[0].", "headr", inner, "did you mean rules[0].header?"},
 		{"rules[0].", "response", inner, "it belongs on the top level, as response"},
+		{"rules[0].", "status", inner, "it belongs on the top level, as status"},
 		{"", "login", inner, ""},
 	} {
 		if got := nearest(tt.path, tt.name, tt.inner); got != tt.want {

@@ -107,6 +107,7 @@ func (o *options) noUnknown(config *Config) {
 	o.unknown("response.", config.Response.Unknown)
 	o.unknown("metrics.", config.Metrics.Unknown)
 	o.unknown("status.", config.Status.Unknown)
+	o.unknownLog(config.Log)
 	o.unknown("valkey.", config.Valkey.Unknown)
 	if config.Valkey.TLS != nil {
 		o.unknown("valkey.tls.", config.Valkey.TLS.Unknown)

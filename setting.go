@@ -25,6 +25,12 @@ type setting struct {
 	common   limiter.Settings // what the limiters of all policies have in common
 	secret   string           // for digests of clients; "": none
 	summary  string           // for the log, without secrets
+
+	metrics  *watch // nil: none
+	status   *watch // nil: none
+	control  bool
+	refusals int64 // of how many refused requests one is logged; 0: none
+	json     bool  // the form of the log
 }
 
 // guard is what all clients together may make of requests on this gateway.
@@ -145,6 +151,7 @@ func check(config *Config, name string) (*setting, error) {
 		Scope:      s.scope,
 		MaxClients: int(o.integer("maxClients", or(config.MaxClients, 65536), 1, maxClients)),
 	}
+	o.watching(s, config, shared)
 	store := o.store(&config.Valkey, shared)
 	if o.err == nil {
 		s.common.FallbackLimit, s.common.FallbackGateways = o.fallback(&config.Fallback, lowest(top.ordinary.limits))

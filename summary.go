@@ -30,6 +30,7 @@ func summarize(s *setting, config *Config) string {
 	for _, p := range s.policies[:len(s.policies)-1] {
 		text += ", rule " + p.name + " (" + describePolicy(p, rest) + ")"
 	}
+	text += describeWatching(s)
 	store := s.common.Store
 	if store == nil {
 		return text + ", mode local"
@@ -40,6 +41,29 @@ func summarize(s *setting, config *Config) string {
 		text += describeFallback(&s.common)
 	}
 	return text
+}
+
+// describeWatching says who may watch, what is logged and whether limits can be changed
+// while they are in force. It is empty where nothing is said of all that.
+func describeWatching(s *setting) string {
+	text := describeWatch("metrics", s.metrics) + describeWatch("status", s.status)
+	if s.json {
+		text += ", log json"
+	}
+	if s.refusals > 0 {
+		text += ", one of " + strconv.FormatInt(s.refusals, 10) + " refusals logged"
+	}
+	if s.control {
+		text += ", control"
+	}
+	return text
+}
+
+func describeWatch(name string, w *watch) string {
+	if w == nil {
+		return ""
+	}
+	return fmt.Sprintf(", %s on %s for %v token %t", name, w.path, w.allow, w.token != "")
 }
 
 // describePolicy says what a policy does, and of a rule only what it does otherwise than
