@@ -21,7 +21,7 @@ func TestTwoLimitersShareTheCountOfTheStore(t *testing.T) {
 			l = b
 		}
 		d, way := takeAt(l, "client", start)
-		want := window.Decision{Reset: 30, RetryAfter: 30}
+		want := window.Decision{Reset: 30, RetryAfter: 30, Known: true}
 		if i < 5 {
 			want = window.Decision{Allowed: true, Remaining: int64(4 - i), Reset: 30}
 		}
@@ -215,7 +215,7 @@ func TestRefusedClientIsNotAskedFor(t *testing.T) {
 	server.ForgetCommands()
 	for i := 0; i < 100; i++ {
 		d, way := takeAt(l, "client", start)
-		if want := (window.Decision{Reset: 30, RetryAfter: 30}); d != want || way != Shared {
+		if want := (window.Decision{Reset: 30, RetryAfter: 30, Known: true}); d != want || way != Shared {
 			t.Fatalf("%+v by way %s, want %+v, shared", d, way, want)
 		}
 	}

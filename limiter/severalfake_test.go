@@ -300,6 +300,7 @@ func wantPlace(t *testing.T, what string, d window.Decision, way string, resets 
 		}
 	}
 	expected.Several.Binding = binding
+	expected.Known = d.Known // whether the store was asked is for others to say
 	expected.Remaining, expected.Reset = expected.Several.Remaining[binding], resets[binding]
 	if !expected.Allowed {
 		expected.RetryAfter = expected.Reset
