@@ -86,6 +86,7 @@ func keep(s *store) {
 		} else {
 			time.Sleep(keeperInterval)
 			look(s)
+			obey(s)
 		}
 		s.ledger.mu.Lock()
 		active, asked := s.batches+s.passed, s.batches

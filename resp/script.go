@@ -140,6 +140,20 @@ func evalUnusual(c *Conn, deadline time.Time, s *Script, args int, call string, 
 	return counts[0], "", err
 }
 
+// EvalReply calls a script once, with these keys and arguments, until deadline. It is for
+// calls off the busy path that answer more than one line: see Do for its errors.
+func EvalReply(c *Conn, deadline time.Time, s *Script, keys, args []string) (Reply, error) {
+	words := append([]string{"EVALSHA", s.SHA, strconv.Itoa(len(keys))}, keys...)
+	words = append(words, args...)
+	reply, err := Do(c, deadline, words...)
+	if err != nil || reply.Kind != '-' || Word(reply.Text) != "NOSCRIPT" || !c.Usable {
+		return reply, err
+	}
+	words[0] = "EVAL"
+	words[1] = s.Body
+	return Do(c, deadline, words...)
+}
+
 // takeCounts reads the answers that have arrived already, if they are integers and no
 // more than counts has room for, and returns their number. Where it returns 0 nothing
 // was read. It makes a list of JSON of them, so that the loop over them is not

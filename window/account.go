@@ -553,3 +553,19 @@ func Running(counts *FixedCounts, entries *Entries, now int64, count, next int) 
 	}
 	return clients, accounts, after
 }
+
+// Forget drops what is known of a client: its counts, or its entry if counts is nil. Who
+// uses them goes on with what nobody finds any more.
+func Forget(counts *FixedCounts, entries *Entries, client string) {
+	if counts == nil {
+		if e := entries.Clients[client]; e != nil {
+			entryRemove(entries, e)
+		}
+		return
+	}
+	for _, w := range []*fixedWindow{counts.current, counts.previous} {
+		if f := w.counts[client]; f != nil {
+			fixedRemove(w, f)
+		}
+	}
+}

@@ -99,12 +99,18 @@ func entryEvict(t *Entries, now int64) {
 			victim = e
 		}
 	}
-	last := t.order[count-1]
-	last.place = victim.place
-	t.order[victim.place] = last
-	t.order[count-1] = nil
-	t.order = t.order[:count-1]
-	delete(t.Clients, victim.client)
+	entryRemove(t, victim)
+}
+
+// entryRemove drops an entry.
+func entryRemove(t *Entries, e *Entry) {
+	end := len(t.order) - 1
+	last := t.order[end]
+	last.place = e.place
+	t.order[e.place] = last
+	t.order[end] = nil
+	t.order = t.order[:end]
+	delete(t.Clients, e.client)
 }
 
 // logUnits returns how many units the log of an entry is known to have.

@@ -392,10 +392,16 @@ func evictOne(from *fixedWindow) {
 			victim = f
 		}
 	}
-	last := from.order[count-1]
-	last.place = victim.place
-	from.order[victim.place] = last
-	from.order[count-1] = nil
-	from.order = from.order[:count-1]
-	delete(from.counts, victim.client)
+	fixedRemove(from, victim)
+}
+
+// fixedRemove drops a count.
+func fixedRemove(from *fixedWindow, f *FixedCount) {
+	end := len(from.order) - 1
+	last := from.order[end]
+	last.place = f.place
+	from.order[f.place] = last
+	from.order[end] = nil
+	from.order = from.order[:end]
+	delete(from.counts, f.client)
 }

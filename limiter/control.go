@@ -1,0 +1,462 @@
+package limiter
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	mathrand "math/rand"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gatequota/gatequota/control"
+	"github.com/gatequota/gatequota/resp"
+	"github.com/gatequota/gatequota/window"
+)
+
+const (
+	// controlEvery is the longest time between two looks at what the operator has set for
+	// a scope. It is shortened by up to a quarter, at random, so that gateways do not come
+	// together.
+	controlEvery = 2 * time.Second
+	// reportedFor is how long a gateway's report is kept at least, and cleanEvery the
+	// time between two times that older ones are removed.
+	reportedFor = time.Minute
+	cleanEvery  = time.Minute
+	// forgetPart is how many clients are looked at before the requests get their turn.
+	forgetPart = 64
+)
+
+// ControlScript reads what an operator has set for a scope, and leaves there what a gateway
+// reports of itself. It answers the SHA-1 digest of the fields, and behind a blank the
+// fields themselves, unless they are those that the gateway has: names and values in
+// turn, as a list in JSON, sorted by name. It does not change them, unless the store has
+// lost changes that the gateway knows of: then it puts back what the gateway has.
+// It counts no requests, so it stands here and not in window; it is exported for tests that
+// try it on real servers.
+//
+//	KEYS[1]  the hash of the scope: see package control
+//	KEYS[2]  the reports, a hash by gateway
+//	ARGV[1]  the gateway
+//	ARGV[2]  its report
+//	ARGV[3]  the seconds for which reports are kept
+//	ARGV[4]  the digest of what it has
+//	ARGV[5]  the unix seconds before which reports are removed, 0 for none
+//	ARGV[6]  the version that it has, and
+//	ARGV[7]  the fields, to be put back if the store has an older version; empty: not now
+const ControlScript = `local function read()
+  local names, values = {}, {}
+  local all = redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    names[#names + 1] = all[i]
+    values[all[i]] = all[i + 1]
+  end
+  table.sort(names)
+  local list = {}
+  for _, name in ipairs(names) do
+    list[#list + 1] = name
+    list[#list + 1] = values[name]
+  end
+  return #list == 0 and '[]' or cjson.encode(list)
+end
+if redis.call('HLEN', KEYS[1]) > 4096 then
+  return redis.error_reply('CONTROL has more than 4096 fields')
+end
+if ARGV[7] ~= '' then
+  local version = tonumber(redis.call('HGET', KEYS[1], 'version') or 0) or 0
+  if version < tonumber(ARGV[6]) then
+    local list = cjson.decode(ARGV[7])
+    redis.call('DEL', KEYS[1])
+    for i = 1, #list, 2 do
+      redis.call('HSET', KEYS[1], list[i], list[i + 1])
+    end
+  end
+end
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+redis.call('EXPIRE', KEYS[2], ARGV[3])
+local before = tonumber(ARGV[5])
+if before > 0 then
+  local all = redis.call('HGETALL', KEYS[2])
+  for i = 1, #all, 2 do
+    local at = tonumber(string.match(all[i + 1], '"at":(%d+)') or 0)
+    if at < before then
+      redis.call('HDEL', KEYS[2], all[i])
+    end
+  end
+end
+local text = read()
+local digest = redis.sha1hex(text)
+if digest == ARGV[4] then
+  return digest
+end
+if #text > 900000 then
+  return redis.error_reply('CONTROL is larger than 900000 bytes')
+end
+return digest .. ' ' .. text
+`
+
+var controlScript = resp.NewScript(ControlScript)
+
+// A Control is what an operator has changed of a scope while it runs, as this gateway
+// knows it. It belongs to the process, and outlives a reload.
+type Control struct {
+	// Generation changes with what is in force; 0: nothing is. It is exported, and no
+	// function, because every request reads it.
+	Generation atomic.Int64
+
+	name   string // of the scope
+	head   string // of its keys
+	ledger *ledger
+	opened time.Time
+
+	mu       sync.Mutex // guards what follows
+	store    *store
+	users    []context.Context
+	describe func(c *Control, version, at int64) string
+	due      time.Time // when it is to be read again
+	cleaned  time.Time // when old reports were last removed
+	readAt   time.Time // when it was last read; zero: never
+	digest   string    // of the fields
+	fields   string    // as they were read
+	state    *control.State
+	inForce  *control.State           // nil: nothing is
+	expires  int64                    // when that changes by itself, in unix seconds; 0: never
+	obeyed   map[string]control.Epoch // by hash; "" is the scope's
+	said     map[string]bool          // problems that were logged
+	count    int64                    // generations made
+}
+
+var (
+	controlsMu sync.Mutex
+	controls   = map[string]*Control{} // by store and scope
+)
+
+// OpenControl returns the control of a scope in a store, always the same one, and has it
+// read as long as a context that was given for it is not done. describe returns what this
+// gateway reports of itself, given the version that it obeys and the time in unix seconds
+// of the store. It opens no connection: the store's keeper does.
+func OpenControl(ctx context.Context, s *Settings, describe func(c *Control, version, at int64) string) *Control {
+	name := s.Store.Network + " " + s.Store.Address + " " + strconv.Itoa(s.Store.DB)
+	l := openLedger(name)
+	st := openStore(s.Store, l)
+	head := s.Store.KeyPrefix + ":" + s.Scope
+	controlsMu.Lock()
+	c := controls[name+" "+head]
+	if c == nil {
+		c = &Control{name: s.Scope, head: head, ledger: l, opened: time.Now(), obeyed: map[string]control.Epoch{}, said: map[string]bool{}}
+		c.state, _ = control.Parse(nil)
+		controls[name+" "+head] = c
+	}
+	controlsMu.Unlock()
+	c.mu.Lock()
+	c.store = st
+	c.describe = describe
+	var users []context.Context
+	for _, u := range c.users {
+		if u.Err() == nil && u != ctx {
+			users = append(users, u)
+		}
+	}
+	c.users = append(users, ctx)
+	c.mu.Unlock()
+	l.mu.Lock()
+	if !st.kept {
+		startKeeper(st)
+	}
+	l.mu.Unlock()
+	return c
+}
+
+// InForce returns what an operator has set and is in force now, nil if nothing is, and the
+// generation that it is. It is not to be changed.
+func InForce(c *Control) (*control.State, int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.inForce, c.Generation.Load()
+}
+
+// ControlRead returns the scope of a control, the version that is obeyed, and the time
+// since it was last read: since it was first wanted, with never, if that is so.
+func ControlRead(c *Control) (scope string, version int64, age time.Duration, never bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.readAt.IsZero() {
+		return c.name, c.state.Version, time.Since(c.opened), true
+	}
+	return c.name, c.state.Version, time.Since(c.readAt), false
+}
+
+// Complain logs, once for each value, that a field of a control cannot be obeyed.
+func Complain(c *Control, field, value, want string) {
+	key := field + " " + value
+	c.mu.Lock()
+	before := c.said[key]
+	c.said[key] = true
+	c.mu.Unlock()
+	if !before {
+		log.Printf("gatequota: scope %s: control: the field %s is ignored: %s: %s", c.name, short(field), short(value), want)
+	}
+}
+
+// short quotes a text that somebody wrote into the store.
+func short(text string) string {
+	if len(text) > 100 {
+		return strconv.Quote(text[:100]) + "..."
+	}
+	return strconv.Quote(text)
+}
+
+// controlsOf returns the controls that are read from a store by the configuration in force.
+func controlsOf(s *store) []*Control {
+	controlsMu.Lock()
+	defer controlsMu.Unlock()
+	var found []*Control
+	for _, c := range controls {
+		c.mu.Lock()
+		used := false
+		for _, u := range c.users {
+			used = used || u.Err() == nil
+		}
+		if used && c.store == s {
+			found = append(found, c)
+		}
+		c.mu.Unlock()
+	}
+	return found
+}
+
+// obey reads the controls of a store that are due, and sees to it that what is over is no
+// more in force.
+func obey(s *store) {
+	for _, c := range controlsOf(s) {
+		now := time.Now()
+		c.mu.Lock()
+		due := !now.Before(c.due)
+		over := c.expires > 0 && storeTime(s, now)/second >= c.expires
+		c.mu.Unlock()
+		if over {
+			enforce(c, s)
+		}
+		if due && healthOf(s) < away {
+			readControl(c, s)
+		}
+	}
+}
+
+// readControl reads a control, and reports at once what has become of a change.
+func readControl(c *Control, s *store) {
+	changed, back := askControl(c, s, false)
+	if back {
+		changed, _ = askControl(c, s, true)
+	}
+	if changed {
+		askControl(c, s, false)
+	}
+	c.mu.Lock()
+	c.due = time.Now().Add(controlEvery - time.Duration(mathrand.Int63n(int64(controlEvery/4))))
+	c.mu.Unlock()
+}
+
+// askControl asks the store once, and reports whether something new was set. back says that
+// the store has lost changes, and was not told to put them back.
+func askControl(c *Control, s *store, restore bool) (changed, back bool) {
+	now := time.Now()
+	at := storeTime(s, now) / second
+	c.mu.Lock()
+	version, digest, fields, describe := c.state.Version, c.digest, "", c.describe
+	before := int64(0)
+	if now.Sub(c.cleaned) >= cleanEvery {
+		before = at - int64(reportedFor)/second
+		c.cleaned = now
+	}
+	if restore {
+		fields = c.fields
+	}
+	c.mu.Unlock()
+	reply, err := callReply(s, controlScript, []string{c.head + ":control", c.head + ":reports"}, []string{
+		gatewayID, describe(c, version, at), strconv.FormatInt(int64(reportedFor)/second, 10), digest,
+		strconv.FormatInt(before, 10), strconv.FormatInt(version, 10), fields,
+	})
+	if err != nil {
+		if err != errCrowded {
+			failed(s, "", "", err)
+		}
+		return false, false
+	}
+	if reply.Kind == '-' {
+		countError(s, classOf(reply.Text, nil))
+		lasting(s, "control "+c.head, fmt.Sprintf("refuses to say what is set for the scope %s (%s); what was set before stays", c.name, reason(reply.Text, nil)))
+		return false, false
+	}
+	answered(s)
+	return takeControl(c, s, reply.Text, restore)
+}
+
+// takeControl takes over what the store says of a control.
+func takeControl(c *Control, s *store, text string, restored bool) (changed, back bool) {
+	digest, list, new := strings.Cut(text, " ")
+	now := time.Now()
+	c.mu.Lock()
+	if !new {
+		c.readAt = now
+		c.mu.Unlock()
+		return false, false
+	}
+	known := c.state.Version
+	c.mu.Unlock()
+	var fields []string
+	if json.Unmarshal([]byte(list), &fields) != nil {
+		lasting(s, "control "+c.head, fmt.Sprintf("says something that cannot be read of what is set for the scope %s; what was set before stays", c.name))
+		return false, false
+	}
+	state, problems := control.Parse(fields)
+	if state.Version < known {
+		if !restored {
+			return false, true
+		}
+		log.Printf("gatequota: scope %s: control: the version went back from %d to %d", c.name, known, state.Version)
+	}
+	for _, p := range problems {
+		Complain(c, p.Field, p.Value, p.Want)
+	}
+	obeyEpochs(c, state)
+	c.mu.Lock()
+	c.readAt = now
+	c.digest = digest
+	c.fields = list
+	c.state = state
+	c.mu.Unlock()
+	enforce(c, s)
+	return true, false
+}
+
+// enforce finds what is in force now, and has the requests obey it.
+func enforce(c *Control, s *store) {
+	c.mu.Lock()
+	inForce, expires := control.InForce(c.state, storeTime(s, time.Now())/second)
+	was := c.inForce
+	c.inForce = inForce
+	c.expires = expires
+	generation := int64(0)
+	if inForce != nil {
+		c.count++
+		generation = c.count
+	}
+	c.Generation.Store(generation)
+	c.mu.Unlock()
+	tellControl(c.name, was, inForce)
+}
+
+// tellControl logs what concerns all clients of a scope, when it changes.
+func tellControl(scope string, was, is *control.State) {
+	if was == nil {
+		was = &control.State{}
+	}
+	if is == nil {
+		is = &control.State{}
+	}
+	if was.Off != is.Off {
+		if is.Off {
+			log.Printf("gatequota: scope %s: control: switched off, everything passes", scope)
+		} else {
+			log.Printf("gatequota: scope %s: control: switched on again", scope)
+		}
+	}
+	if was.DryRun != is.DryRun {
+		words := map[string]string{"true": "on", "false": "off", "": "as the options say"}
+		log.Printf("gatequota: scope %s: control: dry run: %s", scope, words[is.DryRun])
+	}
+}
+
+// obeyEpochs forgets what new epochs say.
+func obeyEpochs(c *Control, state *control.State) {
+	c.mu.Lock()
+	obeyed := map[string]control.Epoch{"": state.Epoch}
+	all := state.Epoch.Version > 0 && state.Epoch != c.obeyed[""]
+	hashes := map[string]bool{}
+	for _, client := range state.Clients {
+		obeyed[client.Hash] = client.Epoch
+		if client.Epoch.Version > 0 && client.Epoch != c.obeyed[client.Hash] {
+			hashes[client.Hash] = true
+		}
+	}
+	c.obeyed = obeyed
+	c.mu.Unlock()
+	if !all && len(hashes) == 0 {
+		return
+	}
+	for _, t := range tablesIn(c.ledger) {
+		if t.scope != c.head {
+			continue
+		}
+		if all {
+			t.ledger.mu.Lock()
+			empty(t)
+			t.ledger.mu.Unlock()
+			continue
+		}
+		forgetIn(t, hashes)
+	}
+}
+
+// forgetIn forgets the clients of these digests in a table. It looks at each client, in
+// small parts, since digests are not what they are found by.
+func forgetIn(t *table, hashes map[string]bool) {
+	for next := 0; next >= 0; {
+		t.ledger.mu.Lock()
+		now := int64(time.Since(Began)) / millisecond
+		if t.store != nil {
+			now += t.store.origin / millisecond
+		}
+		clients, after := window.Clients(t.counts, t.entries, now, forgetPart, next)
+		t.ledger.mu.Unlock()
+		next = after
+		for _, client := range clients {
+			if hashes[hexDigest(t, client)] {
+				t.ledger.mu.Lock()
+				window.Forget(t.counts, t.entries, client)
+				t.ledger.mu.Unlock()
+			}
+		}
+	}
+}
+
+// Forget has a gateway forget what it knows of a client, unless the store is away: then it
+// is all that limits the client.
+func Forget(l *Limiter, client string) {
+	l.ledger.mu.Lock()
+	if l.store != nil && l.store.health < away {
+		window.Forget(l.table.counts, l.table.entries, client)
+	}
+	l.ledger.mu.Unlock()
+}
+
+// ForgetSeveral is Forget for several limits.
+func ForgetSeveral(q *Several, client string) {
+	q.ledger.mu.Lock()
+	if q.store != nil && q.store.health < away {
+		for _, t := range q.tables {
+			window.Forget(t.counts, t.entries, client)
+		}
+	}
+	q.ledger.mu.Unlock()
+}
+
+// callReply is callAside for a script that answers with a text.
+func callReply(s *store, script *resp.Script, keys, args []string) (resp.Reply, error) {
+	deadline := time.Now().Add(s.timeout)
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	err := connectAside(s, deadline)
+	if err != nil {
+		return resp.Reply{}, err
+	}
+	reply, err := resp.EvalReply(s.conn, deadline, script, keys, args)
+	if !s.conn.Usable {
+		s.conn = nil
+	}
+	return reply, err
+}
