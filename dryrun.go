@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gatequota/gatequota/reply"
+	"github.com/gatequota/gatequota/tally"
 )
 
 // dryRunEvery is the least time between two summaries of the dry run of one policy.
@@ -28,6 +29,7 @@ var (
 // noteDryRun tells the client, and now and then the log, what would have become of a
 // request.
 func (m *ruled) noteDryRun(w http.ResponseWriter, p *policy, t *tier, refused bool) {
+	tally.CountDryRun(p.tally, refused)
 	reply.WriteDryRun(t.fields, w.Header(), refused)
 	text := countDryRun(p.title, refused, time.Now())
 	if text != "" {

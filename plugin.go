@@ -9,11 +9,13 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gatequota/gatequota/limiter"
 	"github.com/gatequota/gatequota/reply"
 	"github.com/gatequota/gatequota/source"
+	"github.com/gatequota/gatequota/tally"
 	"github.com/gatequota/gatequota/window"
 )
 
@@ -21,11 +23,14 @@ import (
 // what else there is.
 type middleware struct {
 	next      http.Handler
+	front     *front // nil: none
 	criterion *source.Criterion
 	limiter   *limiter.Limiter
 	local     bool // the limiter counts in memory alone
 	fields    *reply.Fields
 	silent    bool // the fields are none
+	tally     *tally.Tally
+	sampler   *sampler // nil: no refusal is logged
 }
 
 // New returns the middleware called name in front of next. Traefik calls it for
@@ -45,17 +50,27 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 	for _, p := range s.policies {
 		equip(ctx, p, &s.common, now)
 	}
+	for _, p := range s.policies {
+		p.tally = tally.Open(s.scope, p.name)
+		p.sampler = newSampler(s, p)
+	}
+	front := stand(ctx, next, s, name)
 	p := s.policies[0]
 	if !simple(s) {
-		return newRuled(next, s, name, now), nil
+		m := newRuled(next, s, name, now)
+		m.front = front
+		return m, nil
 	}
 	m := &middleware{
 		next:      next,
+		front:     front,
 		criterion: &p.criterion,
 		limiter:   p.ordinary.one,
 		local:     s.common.Store == nil,
 		fields:    p.ordinary.fields,
 		silent:    reply.Silent(p.ordinary.fields),
+		tally:     p.tally,
+		sampler:   p.sampler,
 	}
 	if m.limiter == nil {
 		return &otherwise{middleware: m, limiter: p.ordinary.several}, nil
@@ -94,17 +109,21 @@ func equip(ctx context.Context, p *policy, common *limiter.Settings, now time.Ti
 // their limits are.
 func equipTiers(ordinary *tier, tiers map[string]*tier) {
 	for _, t := range tiers {
-		if ordinary.one != nil {
-			t.one = limiter.WithLimit(ordinary.one, t.limits[0].limit)
-			continue
-		}
-		var limits, bursts []int64
-		for _, l := range t.limits {
-			limits = append(limits, l.limit)
-			bursts = append(bursts, l.burst)
-		}
-		t.several = limiter.SeveralWithLimits(ordinary.several, limits, bursts)
+		equipTier(ordinary, t)
 	}
+}
+
+func equipTier(ordinary, t *tier) {
+	if ordinary.one != nil {
+		t.one = limiter.WithLimit(ordinary.one, t.limits[0].limit)
+		return
+	}
+	var limits, bursts []int64
+	for _, l := range t.limits {
+		limits = append(limits, l.limit)
+		bursts = append(bursts, l.burst)
+	}
+	t.several = limiter.SeveralWithLimits(ordinary.several, limits, bursts)
 }
 
 // limiterSettings returns what the limiter of one limit of a policy is made of.
@@ -122,6 +141,9 @@ func limiterSettings(common *limiter.Settings, p *policy, l limit) *limiter.Sett
 // ServeHTTP counts the request and hands it to the next handler, with the response
 // writer as it is, or answers in its stead.
 func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if m.front != nil && attend(m.front, w, req) {
+		return
+	}
 	client := source.Identify(m.criterion, req)
 	at := time.Since(limiter.Began)
 	d := &window.Decision{}
@@ -138,10 +160,24 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		reply.Write(m.fields, w.Header(), d.Allowed, d.Remaining, d.Reset, d.Way)
 	}
 	if !d.Allowed {
-		reply.Refuse(m.fields, w, req, d.RetryAfter)
+		m.refuse(w, req, client, d)
 		return
 	}
+	if d.Way == limiter.Shared {
+		atomic.AddInt64(&m.tally.Shared, 1)
+	} else {
+		tally.Count(m.tally, d)
+	}
 	m.next.ServeHTTP(w, req)
+}
+
+// refuse answers a request of a client that is over its limit.
+func (m *middleware) refuse(w http.ResponseWriter, req *http.Request, client string, d *window.Decision) {
+	tally.Count(m.tally, d)
+	if m.sampler != nil && due(m.sampler) {
+		noteRefusal(m.sampler, client, d)
+	}
+	reply.Refuse(m.fields, w, req, d.RetryAfter)
 }
 
 // otherwise is a middleware whose one limit is counted otherwise than in fixed windows, or
@@ -154,6 +190,9 @@ type otherwise struct {
 // ServeHTTP does what ServeHTTP of the middleware does.
 func (o *otherwise) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	m := o.middleware
+	if m.front != nil && attend(m.front, w, req) {
+		return
+	}
 	client := source.Identify(m.criterion, req)
 	d := &window.Decision{}
 	limiter.TakeOne(o.limiter, client, time.Since(limiter.Began), d)
@@ -165,15 +204,17 @@ func (o *otherwise) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		reply.Write(m.fields, w.Header(), d.Allowed, d.Remaining, d.Reset, d.Way)
 	}
 	if !d.Allowed {
-		reply.Refuse(m.fields, w, req, d.RetryAfter)
+		m.refuse(w, req, client, d)
 		return
 	}
+	tally.Count(m.tally, d)
 	m.next.ServeHTTP(w, req)
 }
 
 // serveUncounted answers a request that the store failed to count, as the operator
 // chose for that.
 func (m *middleware) serveUncounted(w http.ResponseWriter, req *http.Request, d *window.Decision) {
+	tally.Count(m.tally, d)
 	reply.WriteUncounted(m.fields, w.Header(), d.Way)
 	if !d.Allowed {
 		reply.Unavailable(m.fields, w, req, d.RetryAfter)

@@ -9,6 +9,7 @@ import (
 	"github.com/gatequota/gatequota/reply"
 	"github.com/gatequota/gatequota/rule"
 	"github.com/gatequota/gatequota/source"
+	"github.com/gatequota/gatequota/tally"
 	"github.com/gatequota/gatequota/window"
 )
 
@@ -17,6 +18,7 @@ import (
 // pays for what they do not use.
 type ruled struct {
 	next     http.Handler
+	front    *front // nil: none
 	policies []*policy
 	matches  []*rule.Match // of the policies
 	paths    bool          // the path of a request matters
@@ -48,6 +50,9 @@ func newRuled(next http.Handler, s *setting, name string, now time.Time) *ruled 
 
 // ServeHTTP does what ServeHTTP of the plain middleware does, by the policy that applies.
 func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if m.front != nil && attend(m.front, w, req) {
+		return
+	}
 	if !m.paths {
 		if m.passes(w, req, m.policies[0], m.guard) {
 			m.next.ServeHTTP(w, req)
@@ -67,18 +72,22 @@ func (m *ruled) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	p := m.policies[rule.Find(m.matches, req, path.Clean)]
-	if p.exempt != nil && exempt(p, req, path) || m.passes(w, req, p, m.guard) {
+	if p.exempt != nil && exempt(p, req, path) {
+		tally.Add(p.tally, tally.Exempt)
+		m.next.ServeHTTP(w, req)
+	} else if m.passes(w, req, p, m.guard) {
 		m.next.ServeHTTP(w, req)
 	}
 }
 
 // serveTooLong serves a request whose path is too long to be searched.
 func (m *ruled) serveTooLong(w http.ResponseWriter, req *http.Request) {
+	rest := m.policies[len(m.policies)-1]
 	if !m.dryRun {
+		tally.Add(rest.tally, tally.RejectedMissing)
 		reply.TooLong(w, req)
 		return
 	}
-	rest := m.policies[len(m.policies)-1]
 	m.noteDryRun(w, rest, rest.ordinary, true)
 	m.next.ServeHTTP(w, req)
 }
@@ -131,12 +140,20 @@ func (m *ruled) passes(w http.ResponseWriter, req *http.Request, p *policy, guar
 	at := time.Since(limiter.Began)
 	client := source.Identify(&p.criterion, req)
 	if client == "" && p.criterion.OnMissing == source.MissingRefuse && !p.dryRun {
+		tally.Add(p.tally, tally.RejectedMissing)
 		reply.Reject(w, req)
 		return false
 	}
 	t := p.ordinary
 	if client != "" {
 		t = tierOf(p, client, req, m.secret)
+		if p.personal != nil {
+			own, until := personalOf(p.personal, keyDigest(client, m.secret), client, t)
+			if until > 0 {
+				return m.passesBlock(w, req, p, t, until)
+			}
+			t = own
+		}
 	}
 	if guard != nil {
 		retryAfter := limiter.TakeGuard(guard, at, p.cost)
@@ -147,6 +164,8 @@ func (m *ruled) passes(w http.ResponseWriter, req *http.Request, p *policy, guar
 	if client == "" {
 		if p.criterion.OnMissing == source.MissingRefuse {
 			m.noteDryRun(w, p, p.ordinary, true)
+		} else {
+			tally.Add(p.tally, tally.Skipped)
 		}
 		return true
 	}
@@ -168,10 +187,29 @@ func (m *ruled) passes(w http.ResponseWriter, req *http.Request, p *policy, guar
 	}
 	if p.dryRun {
 		m.noteDryRun(w, p, t, !d.Allowed)
-	} else if !d.Allowed {
-		refuse(w, req, t, d)
+		return true
+	}
+	tally.Count(p.tally, d)
+	if d.Allowed {
+		return true
+	}
+	if d.Reset > 0 && p.sampler != nil && due(p.sampler) {
+		noteRefusal(p.sampler, client, d)
+	}
+	refuse(w, req, t, d)
+	return false
+}
+
+// passesBlock reports whether a request passes whose client is blocked for so many more
+// seconds: in a dry run. If not, it is answered.
+func (m *ruled) passesBlock(w http.ResponseWriter, req *http.Request, p *policy, t *tier, seconds int64) bool {
+	reply.WriteUncounted(t.fields, w.Header(), limiter.Controlled)
+	if !p.dryRun {
+		tally.Add(p.tally, tally.RefusedControl)
+		reply.Refuse(t.fields, w, req, seconds)
 		return false
 	}
+	m.noteDryRun(w, p, t, true)
 	return true
 }
 
@@ -180,6 +218,7 @@ func (m *ruled) passes(w http.ResponseWriter, req *http.Request, p *policy, guar
 func (m *ruled) passesGuard(w http.ResponseWriter, req *http.Request, p *policy, t *tier, retryAfter int64) bool {
 	reply.WriteUncounted(t.fields, w.Header(), limiter.Gateway)
 	if !p.dryRun {
+		tally.Add(p.tally, tally.UnavailableGateway)
 		reply.Unavailable(t.fields, w, req, retryAfter)
 		return false
 	}

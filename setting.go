@@ -14,6 +14,7 @@ import (
 	"github.com/gatequota/gatequota/reply"
 	"github.com/gatequota/gatequota/rule"
 	"github.com/gatequota/gatequota/source"
+	"github.com/gatequota/gatequota/tally"
 	"github.com/gatequota/gatequota/window"
 )
 
@@ -22,6 +23,7 @@ type setting struct {
 	policies []*policy // the rules in their order, and behind them what applies to the rest
 	guard    *guard    // nil: none
 	scope    string
+	maxLog   int64            // the highest limit of a sliding log
 	common   limiter.Settings // what the limiters of all policies have in common
 	secret   string           // for digests of clients; "": none
 	summary  string           // for the log, without secrets
@@ -55,6 +57,9 @@ type policy struct {
 	plans          *plans           // nil: none
 	values         map[string]*tier // overrides by the client's identity
 	hashes         map[string]*tier // overrides by the digest of it, as keys have it
+	personal       *personal        // nil: nothing was set for single clients since
+	tally          *tally.Tally
+	sampler        *sampler // of its refusals; nil: none is logged
 
 	options *RuleConfig    // what it was made of
 	told    reply.Settings // what its answers have in common
@@ -131,7 +136,7 @@ func check(config *Config, name string) (*setting, error) {
 	if config.IPStrategy != nil {
 		o.address("ipStrategy.", config.IPStrategy, &source.Criterion{}) // also where nobody needs it
 	}
-	s := &setting{scope: o.scope(config, name)}
+	s := &setting{scope: o.scope(config, name), maxLog: o.maxLog}
 	shared := o.choice("mode", or(config.Mode, "shared"), "shared", "local") == "shared"
 	base := &RuleConfig{
 		Limit: config.Limit, Window: config.Window, Limits: config.Limits, Algorithm: config.Algorithm, Burst: config.Burst, Cost: config.Cost,

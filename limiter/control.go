@@ -189,6 +189,14 @@ func ControlRead(c *Control) (scope string, version int64, age time.Duration, ne
 	return c.name, c.state.Version, time.Since(c.readAt), false
 }
 
+// ControlTime returns the time of the store of a control, in unix seconds.
+func ControlTime(c *Control) int64 {
+	c.mu.Lock()
+	s := c.store
+	c.mu.Unlock()
+	return storeTime(s, time.Now()) / second
+}
+
 // Complain logs, once for each value, that a field of a control cannot be obeyed.
 func Complain(c *Control, field, value, want string) {
 	key := field + " " + value

@@ -37,6 +37,12 @@ const (
 // gatewayID is the name of this process among those that use a store.
 var gatewayID = newName()
 
+// GatewayID returns the name of this process among those that use a store: 16 hexadecimal
+// digits.
+func GatewayID() string {
+	return gatewayID
+}
+
 func newName() string {
 	name := make([]byte, 8)
 	_, err := rand.Read(name)

@@ -26,6 +26,8 @@ const (
 	Open = "open"
 	// Closed: held back uncounted, because the store failed.
 	Closed = "closed"
+	// Controlled: by what an operator has set, and no count.
+	Controlled = "control"
 )
 
 // second is one in nanoseconds.
@@ -42,7 +44,6 @@ type Settings struct {
 	Algorithm  window.Algorithm
 	Burst      int64 // tokens of a bucket, at least 1
 	MaxClients int   // bound on clients held in memory for the scope, at least 1
-	Watched    bool  // somebody wants to know how long the store takes
 
 	// Store is where all gateways count together; nil counts in memory alone.
 	Store *StoreSettings
@@ -120,9 +121,6 @@ func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 	l.table.secret = s.Store.KeySecret // it is a part of the table's identity
 	l.table.store = l.store
 	l.ledger.mu.Unlock()
-	if s.Watched {
-		watch(l.store)
-	}
 	serve(ctx, l.store, l.table)
 	return l
 }

@@ -83,11 +83,16 @@ const (
 	changesKept = 20
 )
 
-// watch has the round trips of a store timed from now on.
-func watch(s *store) {
-	s.ledger.mu.Lock()
-	s.timed = true
-	s.ledger.mu.Unlock()
+// Watch has the round trips of all stores timed from now on, also of those to come.
+func Watch() {
+	storesMu.Lock()
+	defer storesMu.Unlock()
+	timesStores = true
+	for _, s := range stores {
+		s.ledger.mu.Lock()
+		s.timed = true
+		s.ledger.mu.Unlock()
+	}
 }
 
 // timeBatch notes how long the round trip of a batch took.

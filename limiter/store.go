@@ -91,6 +91,8 @@ type user struct {
 var (
 	storesMu sync.Mutex
 	stores   = map[string]*store{} // by identity, guarded by storesMu
+	// timesStores says that the round trips of a new one are timed; guarded likewise.
+	timesStores bool
 )
 
 // openStore returns the store of these settings, the same one for equal settings.
@@ -104,6 +106,7 @@ func openStore(o *StoreSettings, l *ledger) *store {
 	s := stores[identity]
 	if s == nil {
 		s = newStore(o, l)
+		s.timed = timesStores
 		stores[identity] = s
 	}
 	return s
