@@ -66,7 +66,7 @@ func text(report *limiter.Report, totals []tally.Total, v *View) string {
 	family(b, "build_info", "gauge", "The version of the plugin, as a label.")
 	sample(b, "build_info", label("version", version.Number), "1")
 	decisions(b, totals)
-	stores(b, merged(report.Stores))
+	stores(b, report.Stores)
 	tables(b, report.Tables)
 	controls(b, v.Controls)
 	return b.String()
@@ -84,57 +84,24 @@ func decisions(b *strings.Builder, totals []tally.Total) {
 // seen as an increase. What else there is are words of the server.
 var classes = []string{"crowded", "dial", "key", "lost", "other", "panic", "protocol", "refused", "timeout"}
 
-// merged returns one report for each endpoint, in their order: those who log in there with
-// other names have reports of their own, which no label tells apart.
-func merged(reports []limiter.StoreReport) []*limiter.StoreReport {
-	byEndpoint := map[string]*limiter.StoreReport{}
-	var endpoints []string
-	for i := range reports {
-		r := &reports[i]
-		sum := byEndpoint[r.Endpoint]
-		if sum == nil {
-			sum = &limiter.StoreReport{Endpoint: r.Endpoint, Errors: map[string]int64{}}
-			for _, class := range classes {
-				sum.Errors[class] = 0
-			}
-			byEndpoint[r.Endpoint] = sum
-			endpoints = append(endpoints, r.Endpoint)
+// classesOf returns all classes of failures of a store in their order.
+func classesOf(s *limiter.StoreReport) []string {
+	all := append([]string(nil), classes...)
+	for class := range s.Errors {
+		at := sort.SearchStrings(classes, class)
+		if at == len(classes) || classes[at] != class {
+			all = append(all, class)
 		}
-		if r.Used {
-			sum.Used = true
-			sum.ClockOffset = r.ClockOffset
-		}
-		sum.Away = sum.Away || r.Away
-		sum.RoundTrips += r.RoundTrips
-		sum.WentAway += r.WentAway
-		sum.CameBack += r.CameBack
-		for class, n := range r.Errors {
-			sum.Errors[class] += n
-		}
-		add(&sum.Latency, &r.Latency)
-		add(&sum.Batches, &r.Batches)
 	}
-	sort.Strings(endpoints)
-	var all []*limiter.StoreReport
-	for _, endpoint := range endpoints {
-		all = append(all, byEndpoint[endpoint])
-	}
+	sort.Strings(all)
 	return all
 }
 
-// add adds a histogram to another one that has the same bounds or none yet.
-func add(sum, h *limiter.Histogram) {
-	if len(sum.Counts) == 0 {
-		sum.Bounds = h.Bounds
-		sum.Counts = make([]int64, len(h.Counts))
+func stores(b *strings.Builder, reports []limiter.StoreReport) {
+	var all []*limiter.StoreReport
+	for i := range reports {
+		all = append(all, &reports[i])
 	}
-	for i, n := range h.Counts {
-		sum.Counts[i] += n
-	}
-	sum.Sum += h.Sum
-}
-
-func stores(b *strings.Builder, all []*limiter.StoreReport) {
 	family(b, "store_up", "gauge", "Whether the store is asked (1) or left alone since it failed (0); absent before its first use.")
 	for _, s := range all {
 		if s.Used {
@@ -153,12 +120,7 @@ func stores(b *strings.Builder, all []*limiter.StoreReport) {
 	}
 	family(b, "store_errors_total", "counter", "Failures of the store by class, which may be the first word of its answer.")
 	for _, s := range all {
-		var names []string
-		for class := range s.Errors {
-			names = append(names, class)
-		}
-		sort.Strings(names)
-		for _, class := range names {
+		for _, class := range classesOf(s) {
 			sample(b, "store_errors_total", label("store", s.Endpoint)+","+label("class", class), strconv.FormatInt(s.Errors[class], 10))
 		}
 	}
