@@ -139,7 +139,7 @@ const body = `<svg width="0" height="0" class="shapes" aria-hidden="true">
 </template>
 
 <template id="client">
-<tr><th scope="row"><code data-is="client"></code> <small data-is="count"></small></th><td class="wide"><svg class="bar" width="100%" height="10" aria-hidden="true"><rect width="100%" height="10" data-is="rail"></rect><rect height="10" data-is="bar"></rect></svg></td><td class="number"><span data-is="used"></span> <small data-is="of"></small></td><td class="number" data-is="reset"></td></tr>
+<tr><th scope="row"><code data-is="client"></code> <small data-is="count"></small></th><td class="wide"><svg class="bar" width="100%" height="10" aria-hidden="true"><rect width="100%" height="10" data-is="rail"></rect><rect height="10" data-is="bar"></rect></svg></td><td class="number"><span data-is="used"></span> <small data-is="of"></small></td><td class="number free" data-is="reset"></td></tr>
 </template>
 
 <template id="decision">

@@ -38,7 +38,8 @@ const script = `
     if (element.getAttribute(name) !== value) element.setAttribute(name, value);
   };
   const number = new Intl.NumberFormat('en');
-  const count = function (n) { return number.format(n); };
+  const large = new Intl.NumberFormat('en', { notation: 'compact', maximumSignificantDigits: 4 });
+  const count = function (n) { return (n < 1e9 ? number : large).format(n); };
   const plural = function (n, word) { return count(n) + ' ' + word + (n === 1 ? '' : 's'); };
 
   // A token in the address would stay in histories and logs: from here on it is shown in
@@ -77,9 +78,9 @@ const script = `
       const unit = units[i], n = Math.floor(seconds / unit[0]);
       if (n === 0) continue;
       const rest = i + 1 < units.length ? Math.floor((seconds - n * unit[0]) / units[i + 1][0]) : 0;
-      return n + ' ' + unit[1] + (rest > 0 && n < 10 ? ' ' + rest + ' ' + units[i + 1][1] : '');
+      return n + '\u00a0' + unit[1] + (rest > 0 && n < 10 ? ' ' + rest + '\u00a0' + units[i + 1][1] : '');
     }
-    return '0 s';
+    return '0\u00a0s';
   }
 
   // short is a time in seconds to two digits.
@@ -159,9 +160,9 @@ const script = `
     status.scopes.forEach(function (scope) {
       const dry = scope.limits.filter(function (l) { return l.dryRun; });
       if (scope.control && scope.control.dryRun || dry.length > 0 && dry.length === scope.limits.length) {
-        all.push(['dry', scope.scope + ' only rehearses', 'A dry run of ' + scope.scope + ' counts and refuses nothing.']);
+        all.push(['dry', scope.scope + ' is in a dry run', 'Requests of ' + scope.scope + ' are counted, and none is refused.']);
       } else if (dry.length > 0) {
-        all.push(['dry', scope.scope + ' rehearses in part', 'A dry run of ' + plural(dry.length, 'limit') + ' of ' + scope.scope + ' counts and refuses nothing.']);
+        all.push(['dry', scope.scope + ' is in a dry run, in part', plural(dry.length, 'limit') + ' of ' + scope.scope + ' refuse' + (dry.length > 1 ? '' : 's') + ' nothing.']);
       }
     });
     return all;
@@ -203,7 +204,7 @@ const script = `
       return;
     }
     const same = all.filter(function (v) { return v[0] === all[0][0]; }).length;
-    const many = { bad: same + ' stores are away', off: same + ' scopes are switched off', dry: same + ' scopes rehearse' };
+    const many = { bad: same + ' stores are away', off: same + ' scopes are switched off', dry: same + ' scopes are in a dry run' };
     verdict(all[0][0], same > 1 ? many[all[0][0]] : all[0][1], notes);
   }
 
@@ -250,14 +251,15 @@ const script = `
     [top, top / 2, 0].forEach(function (n) {
       parts.push(svg('path', { 'class': 'grid', d: 'M0 ' + y(n) + 'H' + width }));
     });
-    let passed = '', back = '', edge = '';
+    let passed = '', back = '', edge = '', joined = false;
     samples.forEach(function (s) {
       const a = x(s.from), b = x(s.to);
       passed += 'M' + a + ' ' + y(0) + 'V' + y(s.passed) + 'H' + b + 'V' + y(0) + 'z';
       if (s.held > 0) {
         back += 'M' + a + ' ' + y(s.passed) + 'V' + y(s.passed + s.held) + 'H' + b + 'V' + y(s.passed) + 'z';
-        edge += 'M' + a + ' ' + y(s.passed + s.held) + 'H' + b;
+        edge += (joined ? 'V' : 'M' + a + ' ') + y(s.passed + s.held) + 'H' + b;
       }
+      joined = s.held > 0;
     });
     parts.push(svg('path', { 'class': 'passed', d: passed || 'M0 0' }));
     parts.push(svg('path', { 'class': 'held-ground', d: back || 'M0 0' }));
@@ -339,7 +341,7 @@ const script = `
       put(the('name'), scope.scope);
       const pairs = [];
       if (scope.gateways) pairs.push(['gateways', count(scope.gateways)]);
-      if (scope.share) pairs.push(['share without the store', scope.share]);
+      if (scope.share) pairs.push(['share without the store', scope.share.indexOf('/') < 0 ? plural(Number(scope.share), 'request') : scope.share + ' of what is left']);
       const sum = function (name) { return scope.clients.reduce(function (n, c) { return n + c[name]; }, 0); };
       if (scope.clients.length) pairs.push(['clients in memory', count(sum('tracked')) + ' of ' + count(sum('max'))]);
       if (sum('outageAllowed')) {
@@ -349,7 +351,8 @@ const script = `
         const c = scope.control;
         pairs.push(['live control', c.age < 0 ? 'not read yet' : (c.enabled ? 'on' : 'off') + (c.dryRun ? ', dry run' : '') +
           ', version ' + count(c.version) + ', ' + duration(c.age) + ' old']);
-        if (c.allows || c.blocks) pairs.push(['single clients', plural(c.allows, 'allowance') + ', ' + plural(c.blocks, 'block')]);
+        const single = [c.allows && plural(c.allows, 'allowance'), c.blocks && plural(c.blocks, 'block')].filter(Boolean);
+        if (single.length) pairs.push(['single clients', single.join(', ')]);
       }
       facts(the('facts'), pairs);
       showLimits(the('limits'), scope.limits);

@@ -27,8 +27,9 @@ type View struct {
 // A Scope is one that middlewares in force count in.
 type Scope struct {
 	Name string
-	// Share is what this gateway lets pass alone of what is left to a client, while the
-	// store is away: 1/2. "" where it does not, or where there is no store.
+	// Share is what this gateway lets pass alone of what is left to a client while the
+	// store is away, such as 1/2, or the most requests that it does. "" where there is no
+	// store.
 	Share   string
 	Control *Control // as last read; nil: there is no live control
 	Limits  []Limit  // in force, with what live control has changed, in the order in which they are shown

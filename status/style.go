@@ -22,7 +22,7 @@ body {
   font-variant-numeric: tabular-nums; -webkit-text-size-adjust: 100%;
 }
 .wrap { max-width: 76rem; margin: 0 auto; padding: 0 clamp(1rem, 4vw, 2.5rem); }
-h1, h2, dd, li, small, .where { overflow-wrap: anywhere; }
+h1, h2, h3, dd, li, small, .where { overflow-wrap: anywhere; }
 h1, h2, h3, p, ul, ol, dl, dd { margin: 0; padding: 0; }
 ul, ol { list-style: none; }
 small { font-size: 0.8125rem; color: var(--soft); font-weight: 400; }
@@ -73,6 +73,7 @@ h3 { font-size: 0.9375rem; line-height: 1.35; margin-bottom: 0.5rem; }
 #chart { display: block; }
 #chart text { font-size: 12px; fill: var(--soft); paint-order: stroke; stroke: var(--paper); stroke-width: 4px; stroke-linejoin: round; }
 
+.aside .facts { margin-top: 0.75rem; }
 .facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); gap: 0.75rem 1.5rem; }
 article + article { margin-top: 1.75rem; }
 .state { font-weight: 400; }
@@ -93,6 +94,7 @@ tbody small { display: block; }
 tbody small:empty { display: none; }
 tbody code { white-space: nowrap; }
 .number { text-align: right; white-space: nowrap; }
+.free { white-space: normal; }
 .wide { width: 40%; padding-right: 1rem; }
 .bar { display: block; min-width: 2.5rem; }
 .rail { fill: var(--line); }
@@ -103,7 +105,9 @@ tbody code { white-space: nowrap; }
 footer { padding-top: 0.5rem; padding-bottom: 2.5rem; color: var(--soft); font-size: 0.8125rem; }
 
 @media (min-width: 30rem) {
-  .nearest small { display: inline; }
+  .nearest .number small { display: inline; }
+  .free { white-space: nowrap; }
+  .facts { grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); }
   .changes li { grid-template-columns: 5.5rem 2.5rem 1fr; }
   .changes [data-is=why] { grid-column: 3; }
 }
