@@ -115,7 +115,7 @@ type Control struct {
 	mu       sync.Mutex // guards what follows
 	store    *store
 	users    []context.Context
-	describe func(c *Control, version, at int64) string
+	describe func(version, at int64) string
 	due      time.Time // when it is to be read again
 	cleaned  time.Time // when old reports were last removed
 	readAt   time.Time // when it was last read; zero: never
@@ -153,7 +153,7 @@ func OpenControl(ctx context.Context, s *Settings, describe func(c *Control, ver
 	controlsMu.Unlock()
 	c.mu.Lock()
 	c.store = st
-	c.describe = describe
+	c.describe = func(version, at int64) string { return describe(c, version, at) }
 	var users []context.Context
 	for _, u := range c.users {
 		if u.Err() == nil && u != ctx {
@@ -285,7 +285,7 @@ func askControl(c *Control, s *store, restore bool) (changed, back bool) {
 	}
 	c.mu.Unlock()
 	reply, err := callReply(s, controlScript, []string{c.head + ":control", c.head + ":reports"}, []string{
-		gatewayID, describe(c, version, at), strconv.FormatInt(int64(reportedFor)/second, 10), digest,
+		gatewayID, describe(version, at), strconv.FormatInt(int64(reportedFor)/second, 10), digest,
 		strconv.FormatInt(before, 10), strconv.FormatInt(version, 10), fields,
 	})
 	if err != nil {
@@ -416,8 +416,8 @@ func forgetIn(t *table, hashes map[string]bool) {
 	for next := 0; next >= 0; {
 		t.ledger.mu.Lock()
 		now := int64(time.Since(Began)) / millisecond
-		if t.store != nil {
-			now += t.store.origin / millisecond
+		if t.clock != nil {
+			now += *t.clock / millisecond
 		}
 		clients, after := window.Clients(t.counts, t.entries, now, forgetPart, next)
 		t.ledger.mu.Unlock()

@@ -119,7 +119,7 @@ func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 	l.store = openStore(s.Store, l.ledger)
 	l.ledger.mu.Lock()
 	l.table.secret = s.Store.KeySecret // it is a part of the table's identity
-	l.table.store = l.store
+	l.table.clock = &l.store.origin
 	l.ledger.mu.Unlock()
 	serve(ctx, l.store, l.table)
 	return l

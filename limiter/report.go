@@ -362,8 +362,8 @@ func nearestIn(t *table, next int, least int64) (found []near, after int) {
 	t.ledger.mu.Lock()
 	defer t.ledger.mu.Unlock()
 	origin := t.origin
-	if t.store != nil {
-		origin = t.store.origin
+	if t.clock != nil {
+		origin = *t.clock
 	}
 	now := (int64(time.Since(Began)) + origin) / millisecond
 	l := t.limit

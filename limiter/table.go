@@ -34,7 +34,7 @@ type table struct {
 	origin     int64               // for a scope that is counted in memory: unix nanoseconds at Began
 	counts     *window.FixedCounts // of fixed and sliding windows
 	entries    *window.Entries     // of logs and buckets
-	store      *store              // by whose clock it was last counted; nil: by this machine's
+	clock      *int64              // the origin of the store that it was last counted in; nil: its own
 	max        int                 // clients, as it was last set
 	limit      window.Limit        // as it was last set
 	keep       int64               // after so many seconds without use it says nothing
