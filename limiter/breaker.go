@@ -3,12 +3,12 @@ package limiter
 import (
 	"errors"
 	"fmt"
-	"log"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/gatequota/gatequota/journal"
 	"github.com/gatequota/gatequota/resp"
 )
 
@@ -88,7 +88,9 @@ func failed(s *store, prefix, refusal string, err error) {
 		s.told = told
 		s.mu.Unlock()
 	} else {
-		log.Printf("gatequota: store %s: away (%s); requests are decided by onStoreFailure until it answers", s.endpoint, reason(refusal, err))
+		why := reason(refusal, err)
+		journal.Error(journal.StoreAway, fmt.Sprintf("store %s: away (%s); requests are decided by onStoreFailure until it answers", s.endpoint, why),
+			"store", s.endpoint, "reason", why)
 	}
 }
 
@@ -132,8 +134,10 @@ func recovered(s *store) {
 	news := s.told || lasted >= stableAfter
 	s.mu.Unlock()
 	if news {
-		log.Printf("gatequota: store %s: answers again after %s; %d further requests were decided without it",
-			s.endpoint, lasted.Round(time.Millisecond), passedBy(s))
+		passed := passedBy(s)
+		lasted = lasted.Round(time.Millisecond)
+		journal.Error(journal.StoreBack, fmt.Sprintf("store %s: answers again after %s; %d further requests were decided without it", s.endpoint, lasted, passed),
+			"store", s.endpoint, "seconds", strconv.FormatFloat(lasted.Seconds(), 'f', 3, 64), "requests", strconv.FormatInt(passed, 10))
 	}
 }
 
@@ -182,7 +186,7 @@ func lasting(s *store, kind, line string) bool {
 	}
 	s.mu.Unlock()
 	if due {
-		log.Printf("gatequota: store %s: %s", s.endpoint, line)
+		tell(s, kind, line)
 	}
 	return due
 }
@@ -194,8 +198,18 @@ func once(s *store, kind, line string) {
 	s.said[kind] = time.Now()
 	s.mu.Unlock()
 	if !before {
-		log.Printf("gatequota: store %s: %s", s.endpoint, line)
+		tell(s, kind, line)
 	}
+}
+
+// tell writes a line about a trouble of a store. The first word of its kind says which.
+func tell(s *store, kind, line string) {
+	event := journal.StoreTrouble
+	if kind == "unsteady" {
+		event = journal.StoreAway
+	}
+	trouble, _, _ := strings.Cut(kind, " ")
+	journal.Error(event, "store "+s.endpoint+": "+line, "store", s.endpoint, "trouble", strings.ToLower(trouble))
 }
 
 // reason puts a failure into few words: of what the store said only the first word

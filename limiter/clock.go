@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"fmt"
-	"log"
 	"strconv"
 	"strings"
 	"time"
@@ -53,7 +52,7 @@ func readClock(s *store, conn *resp.Conn, deadline time.Time) (refusal string, e
 		s.clockRefused = true
 		s.mu.Unlock()
 		if news {
-			log.Printf("gatequota: store %s: refuses TIME (%s); windows follow this gateway's clock", s.endpoint, word)
+			tell(s, "time", fmt.Sprintf("refuses TIME (%s); windows follow this gateway's clock", word))
 		}
 		return "", nil
 	}

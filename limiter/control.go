@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log"
 	mathrand "math/rand"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gatequota/gatequota/control"
+	"github.com/gatequota/gatequota/journal"
 	"github.com/gatequota/gatequota/resp"
 	"github.com/gatequota/gatequota/window"
 )
@@ -205,7 +205,7 @@ func Complain(c *Control, field, value, want string) {
 	c.said[key] = true
 	c.mu.Unlock()
 	if !before {
-		log.Printf("gatequota: scope %s: control: the field %s is ignored: %s: %s", c.name, short(field), short(value), want)
+		tellScope(c.name, fmt.Sprintf("the field %s is ignored: %s: %s", short(field), short(value), want))
 	}
 }
 
@@ -325,7 +325,7 @@ func takeControl(c *Control, s *store, text string, restored bool) (changed, bac
 		if !restored {
 			return false, true
 		}
-		log.Printf("gatequota: scope %s: control: the version went back from %d to %d", c.name, known, state.Version)
+		tellScope(c.name, fmt.Sprintf("the version went back from %d to %d", known, state.Version))
 	}
 	for _, p := range problems {
 		Complain(c, p.Field, p.Value, p.Want)
@@ -358,6 +358,11 @@ func enforce(c *Control, s *store) {
 	tellControl(c.name, was, inForce)
 }
 
+// tellScope writes a line about what an operator has set for a scope.
+func tellScope(scope, line string) {
+	journal.Error(journal.Control, "scope "+scope+": control: "+line, "scope", scope)
+}
+
 // tellControl logs what concerns all clients of a scope, when it changes.
 func tellControl(scope string, was, is *control.State) {
 	if was == nil {
@@ -368,14 +373,14 @@ func tellControl(scope string, was, is *control.State) {
 	}
 	if was.Off != is.Off {
 		if is.Off {
-			log.Printf("gatequota: scope %s: control: switched off, everything passes", scope)
+			tellScope(scope, "switched off, everything passes")
 		} else {
-			log.Printf("gatequota: scope %s: control: switched on again", scope)
+			tellScope(scope, "switched on again")
 		}
 	}
 	if was.DryRun != is.DryRun {
 		words := map[string]string{"true": "on", "false": "off", "": "as the options say"}
-		log.Printf("gatequota: scope %s: control: dry run: %s", scope, words[is.DryRun])
+		tellScope(scope, "dry run: "+words[is.DryRun])
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"log"
 	mathrand "math/rand"
 	"strconv"
 	"time"
@@ -145,7 +144,14 @@ func inForce(s *store) bool {
 
 func keeperEnded(s *store) {
 	if r := recover(); r != nil {
-		log.Printf("gatequota: store %s: keeping it failed: %v", s.endpoint, panicked(r))
+		// Each request makes a new keeper, which may fail like this one. The store's mutex may
+		// be held by now.
+		now := time.Now().UnixNano()
+		last := s.keeperFailed.Load()
+		if last == 0 || now-last >= int64(s.repeatAfter) {
+			s.keeperFailed.Store(now)
+			tell(s, "keeper", fmt.Sprintf("keeping it failed: %v", panicked(r)))
+		}
 	}
 	s.ledger.mu.Lock()
 	s.kept = false

@@ -43,7 +43,8 @@ type store struct {
 	conn   *resp.Conn // of the link, if it is known to be open
 	rested bool       // conn was idle for long
 
-	probeAt atomic.Int64 // time of the next attempt while the store is away, unix nanoseconds
+	keeperFailed atomic.Int64 // when it was last logged, in unix nanoseconds; 0: never
+	probeAt      atomic.Int64 // time of the next attempt while the store is away, unix nanoseconds
 
 	// These are guarded by the ledger's mutex.
 	next    *batch // that requests may join
