@@ -322,13 +322,13 @@ type WatchConfig struct {
 	Unknown map[string]interface{} `json:"-" mapstructure:",remain"`
 }
 
-// LogConfig holds the options of Log. They are for all middlewares of the gateway, and
-// those that were loaded last are obeyed.
+// LogConfig holds the options of Log.
 type LogConfig struct {
-	// Format is text or json, where each line is one JSON object. Default: text.
+	// Format is text or json, where each line is one JSON object. It is for all lines of
+	// the gateway: one middleware that says json is enough. Default: text.
 	Format interface{} `json:"format,omitempty"`
-	// Refusals is how many of the refused requests are logged, such as 1/100.
-	// Default: none.
+	// Refusals is how many of the refused requests of this middleware are logged, 1/1 to
+	// 1/1000000: of each rule the first, and from then on each so many-th. Default: none.
 	Refusals interface{} `json:"refusals,omitempty"`
 }
 

@@ -3,10 +3,12 @@ package gatequota
 import (
 	"fmt"
 	"net/http"
-	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/gatequota/gatequota/journal"
 	"github.com/gatequota/gatequota/reply"
 	"github.com/gatequota/gatequota/tally"
 )
@@ -31,15 +33,18 @@ var (
 func (m *ruled) noteDryRun(w http.ResponseWriter, p *policy, t *tier, refused bool) {
 	tally.CountDryRun(p.tally, refused)
 	reply.WriteDryRun(t.fields, w.Header(), refused)
-	text := countDryRun(p.title, refused, time.Now())
-	if text != "" {
-		fmt.Fprintln(os.Stderr, text)
+	sum := countDryRun(p.title, refused, time.Now())
+	if sum.refused > 0 {
+		journal.Note(journal.DryRun, fmt.Sprintf("middleware %s: dry run: %d of %d requests would have been refused", p.title, sum.refused, sum.requests),
+			"middleware", strings.TrimSuffix(p.title, ": rule "+p.name), "rule", p.name,
+			"refused", strconv.FormatInt(sum.refused, 10), "requests", strconv.FormatInt(sum.requests, 10))
 	}
 }
 
-// countDryRun counts a request, and returns the summary if one is due: with the first that
-// would have been refused, and then once a minute as long as there are more of them.
-func countDryRun(name string, refused bool, now time.Time) string {
+// countDryRun counts a request, and returns the summary if one is due, else an empty one: with
+// the first that would have been refused, and then once a minute as long as there are more
+// of them.
+func countDryRun(name string, refused bool, now time.Time) dryRun {
 	dryRunsMu.Lock()
 	defer dryRunsMu.Unlock()
 	r := dryRuns[name]
@@ -52,11 +57,11 @@ func countDryRun(name string, refused bool, now time.Time) string {
 		r.refused++
 	}
 	if r.refused == 0 || now.Sub(r.since) < dryRunEvery {
-		return ""
+		return dryRun{}
 	}
-	text := fmt.Sprintf("gatequota: middleware %s: dry run: %d of %d requests would have been refused", name, r.refused, r.requests)
+	sum := *r
 	r.requests = 0
 	r.refused = 0
 	r.since = now
-	return text
+	return sum
 }

@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/gatequota/gatequota/journal"
 	"github.com/gatequota/gatequota/limiter"
 	"github.com/gatequota/gatequota/reply"
 	"github.com/gatequota/gatequota/source"
@@ -45,6 +45,7 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 	if err != nil {
 		return nil, fmt.Errorf("gatequota: middleware %s: %w", name, err)
 	}
+	setFormat(s)
 	logSettings(name, s.summary)
 	now := time.Now()
 	for _, p := range s.policies {
@@ -237,5 +238,5 @@ func logSettings(name, summary string) {
 		return
 	}
 	logged[name] = summary
-	fmt.Fprintf(os.Stderr, "gatequota: middleware %s: %s\n", name, summary)
+	journal.Note(journal.Settings, "middleware "+name+": "+summary, "middleware", name)
 }

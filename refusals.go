@@ -2,11 +2,10 @@ package gatequota
 
 import (
 	"encoding/hex"
-	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 
+	"github.com/gatequota/gatequota/journal"
 	"github.com/gatequota/gatequota/limiter"
 	"github.com/gatequota/gatequota/window"
 )
@@ -55,5 +54,6 @@ func noteRefusal(s *sampler, client string, d *window.Decision) {
 		way = "memory"
 	}
 	digest := hex.EncodeToString([]byte(keyDigest(client, s.secret)))[:shownDigits]
-	fmt.Fprintf(os.Stderr, "gatequota: refused: scope=%s rule=%s client=%s way=%s\n", s.scope, s.rule, digest, way)
+	journal.Note(journal.Refusal, "refused: scope="+s.scope+" rule="+s.rule+" client="+digest+" way="+way,
+		"scope", s.scope, "rule", s.rule, "client", digest, "way", way)
 }

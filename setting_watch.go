@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gatequota/gatequota/journal"
 	"github.com/gatequota/gatequota/source"
 )
 
@@ -121,4 +122,15 @@ func (o *options) unknownLog(value interface{}) {
 		}
 	}
 	o.unknown("log.", unknown)
+}
+
+// setFormat has all lines written as the configuration in force wants them, with a
+// middleware that is about to be in force: as JSON where one of its middlewares says so.
+func setFormat(s *setting) {
+	on := s.json
+	all, _ := middlewaresInForce()
+	for _, m := range all {
+		on = on || m.setting.json
+	}
+	journal.SetJSON(on)
 }
