@@ -22,9 +22,9 @@ type Near struct {
 // those that are set for clients while the gateways run.
 func (s *Scope) Nearest(ctx context.Context, st *State, most, maxKeys int) (*Near, error) {
 	counts, top := st.Counts(), st.TopCounts()
-	n := &Near{Now: st.Now, All: true}
+	n := &Near{Now: st.Now}
 	seen := map[string]bool{}
-	err := s.store.scan(ctx, s.key+":*{*}:*", func(names []string) (bool, error) {
+	all, err := s.store.scan(ctx, s.key+":*{*}:*", func(names []string) (bool, error) {
 		var found []Standing
 		for _, name := range names {
 			n.Keys++
@@ -55,9 +55,9 @@ func (s *Scope) Nearest(ctx context.Context, st *State, most, maxKeys int) (*Nea
 		if len(n.Clients) > 4*max(most, keysAtOnce) {
 			n.cut(most)
 		}
-		n.All = n.Keys < maxKeys
-		return n.All, nil
+		return n.Keys < maxKeys, nil
 	})
+	n.All = all
 	n.cut(most)
 	return n, err
 }
@@ -94,7 +94,6 @@ func (s *Standing) Share() float64 {
 // Largest returns the keys of s with the largest numbers in them, at most so many, looking
 // at no more than maxKeys: what is known where no gateway reports its limits.
 func (s *Scope) Largest(ctx context.Context, most, maxKeys int) (largest []KeyValue, keys int, all bool, err error) {
-	all = true
 	seen := map[string]bool{}
 	cut := func() {
 		slices.SortFunc(largest, func(a, b KeyValue) int {
@@ -102,7 +101,7 @@ func (s *Scope) Largest(ctx context.Context, most, maxKeys int) (largest []KeyVa
 		})
 		largest = largest[:min(len(largest), most)]
 	}
-	err = s.store.scan(ctx, s.key+":*{*}:*", func(names []string) (bool, error) {
+	all, err = s.store.scan(ctx, s.key+":*{*}:*", func(names []string) (bool, error) {
 		var found []KeyValue
 		for _, name := range names {
 			keys++
@@ -118,8 +117,7 @@ func (s *Scope) Largest(ctx context.Context, most, maxKeys int) (largest []KeyVa
 		if len(largest) > 4*max(most, keysAtOnce) {
 			cut()
 		}
-		all = keys < maxKeys
-		return all, nil
+		return keys < maxKeys, nil
 	})
 	cut()
 	return largest, keys, all, err

@@ -30,8 +30,8 @@ const (
 // Delete deletes all counts of clients and watches whether they stay deleted. Gateways must
 // know by then that they are to forget them, and not for longer than control.HoldFor.
 //
-// A client that goes on sending is counted anew meanwhile. A count that at once has as much
-// again as was deleted was restored by a gateway.
+// A client that goes on sending is counted anew meanwhile. A count that at once has about as
+// much again as was deleted was restored by a gateway.
 func (s *Scope) Delete(ctx context.Context, st *State, clients []Client) (*Deleted, error) {
 	d := &Deleted{}
 	var err error
@@ -53,7 +53,7 @@ func (s *Scope) Delete(ctx context.Context, st *State, clients []Client) (*Delet
 		}
 	}
 	for _, c := range clients {
-		err = s.store.scan(ctx, s.key+":*{"+c.Hash+"}:*", func(names []string) (bool, error) {
+		_, err = s.store.scan(ctx, s.key+":*{"+c.Hash+"}:*", func(names []string) (bool, error) {
 			names = slices.DeleteFunc(names, func(name string) bool {
 				k, ok := s.parseKey(name)
 				return !ok || slices.ContainsFunc(c.Counts, func(count Count) bool { return Matches(&count, &k, st.Now) })
@@ -107,7 +107,7 @@ func (s *Scope) watch(ctx context.Context, st *State, clients []Client, before [
 			return nil, nil, err
 		}
 		for i := range after {
-			back[i] = back[i] || before[i].Used > 0 && after[i].Used-last[i] >= before[i].Used
+			back[i] = back[i] || before[i].Used > 0 && 10*(after[i].Used-last[i]) >= 9*before[i].Used
 			last[i] = after[i].Used
 		}
 		time.Sleep(restoreRound)
@@ -178,7 +178,7 @@ func (s *Scope) DeleteAll(ctx context.Context, from uint64, deadline time.Time) 
 // CountKeys returns how many keys of clients there are.
 func (s *Scope) CountKeys(ctx context.Context) (int, error) {
 	n := 0
-	err := s.store.scan(ctx, s.key+":*{*}:*", func(names []string) (bool, error) {
+	_, err := s.store.scan(ctx, s.key+":*{*}:*", func(names []string) (bool, error) {
 		for _, name := range names {
 			if _, ok := s.parseKey(name); ok {
 				n++

@@ -253,7 +253,7 @@ type KeyValue struct {
 // store, some at a time.
 func (s *Scope) Keys(ctx context.Context, client string) ([]KeyValue, error) {
 	var all []KeyValue
-	err := s.store.scan(ctx, s.key+":*{"+client+"}:*", func(names []string) (bool, error) {
+	_, err := s.store.scan(ctx, s.key+":*{"+client+"}:*", func(names []string) (bool, error) {
 		for _, name := range names {
 			if k, ok := s.parseKey(name); ok {
 				all = append(all, KeyValue{Key: k})

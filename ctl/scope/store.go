@@ -79,22 +79,20 @@ func Open(o *Options) (*Store, error) {
 func (s *Store) Close() { _ = s.client.Close() }
 
 // scan calls each with the keys that match a pattern, some at a time and now and then one
-// of them twice, until it has seen all or each returns false.
-func (s *Store) scan(ctx context.Context, pattern string, each func(keys []string) (bool, error)) error {
+// of them twice, until each returns false, and reports whether it has seen all of them.
+func (s *Store) scan(ctx context.Context, pattern string, each func(keys []string) (bool, error)) (all bool, err error) {
 	cursor := uint64(0)
 	for {
 		keys, next, err := s.client.Scan(ctx, cursor, pattern, keysAtOnce).Result()
 		if err != nil {
-			return fmt.Errorf("searching keys: %w", err)
+			return false, fmt.Errorf("searching keys: %w", err)
 		}
+		more := true
 		if len(keys) > 0 {
-			more, err := each(keys)
-			if err != nil || !more {
-				return err
-			}
+			more, err = each(keys)
 		}
-		if next == 0 {
-			return nil
+		if err != nil || next == 0 || !more {
+			return next == 0, err
 		}
 		cursor = next
 	}
@@ -104,7 +102,7 @@ func (s *Store) scan(ctx context.Context, pattern string, each func(keys []strin
 func (s *Store) Scopes(ctx context.Context) ([]string, error) {
 	head, tail := s.prefix+":", ":gateways"
 	var names []string
-	err := s.scan(ctx, head+"*"+tail, func(keys []string) (bool, error) {
+	_, err := s.scan(ctx, head+"*"+tail, func(keys []string) (bool, error) {
 		for _, key := range keys {
 			name := strings.TrimSuffix(strings.TrimPrefix(key, head), tail)
 			if !strings.Contains(name, ":") && !slices.Contains(names, name) { // one with a colon has another prefix
