@@ -2,13 +2,14 @@ package gatequota
 
 import (
 	"context"
-	"log"
+	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/gatequota/gatequota/control"
+	"github.com/gatequota/gatequota/journal"
 	"github.com/gatequota/gatequota/limiter"
 	"github.com/gatequota/gatequota/tally"
 	"github.com/gatequota/gatequota/window"
@@ -75,7 +76,8 @@ func keepLast(l *live) {
 	if r == nil {
 		return
 	}
-	log.Printf("gatequota: middleware %s: control: what was set cannot be obeyed: %v", l.name, r)
+	journal.Error(journal.Control, fmt.Sprintf("middleware %s: control: what was set cannot be obeyed: %v", l.name, r),
+		"middleware", l.name, "scope", l.setting.scope)
 	if l.handler == nil {
 		now := time.Now()
 		for _, p := range l.setting.policies {
@@ -85,14 +87,15 @@ func keepLast(l *live) {
 	}
 }
 
-// personal is what is in force for single clients under one policy.
+// personal is what is in force for single clients under one policy. It leads to no policy
+// and no setting, which lead to it: the interpreter mixes such types up.
 type personal struct {
 	clients map[string]*control.Client // by digest
 	hold    bool                       // nothing is remembered of anybody
 	shared  bool                       // the policy counts in the counts of the top level
 	control *limiter.Control
-	setting *setting
-	policy  *policy
+	scope   string
+	maxLog  int64
 
 	mu    sync.Mutex
 	tiers map[string]*tier // of those with limits of their own, once they came
@@ -129,8 +132,8 @@ func changed(s *setting, state *control.State, by *limiter.Control) *setting {
 	for _, p := range c.policies {
 		if len(state.Clients) > 0 || state.Epoch.Version > 0 {
 			p.personal = &personal{
-				clients: state.Clients, hold: state.Epoch.Version > 0, control: by, setting: s, policy: p, tiers: map[string]*tier{},
-				shared: p.ordinary.limits[0].name == top.ordinary.limits[0].name,
+				clients: state.Clients, hold: state.Epoch.Version > 0, control: by, scope: s.scope, maxLog: s.maxLog,
+				tiers: map[string]*tier{}, shared: p.ordinary.limits[0].name == top.ordinary.limits[0].name,
 			}
 		}
 	}
@@ -163,7 +166,7 @@ func limitsInForce(s *setting, p *policy, t *tier, state *control.State) []limit
 		if most := state.Limits[l.name]; most > 0 && t == p.ordinary {
 			l = relimit(p, l, most)
 		}
-		if wrongLimit(s, p, &l) == "" {
+		if wrongLimit(s.maxLog, p, &l) == "" {
 			limits[i] = l
 		}
 	}
@@ -180,7 +183,7 @@ func relimit(p *policy, l limit, most int64) limit {
 }
 
 // wrongLimit says why a limit cannot be, "" if it can.
-func wrongLimit(s *setting, p *policy, l *limit) string {
+func wrongLimit(maxLog int64, p *policy, l *limit) string {
 	most := window.Capacity(&window.Limit{Algorithm: p.algorithm, Limit: l.limit, Burst: l.burst})
 	exact := window.MaxExact / (l.window * 1000)
 	switch {
@@ -188,8 +191,8 @@ func wrongLimit(s *setting, p *policy, l *limit) string {
 		return "no request would pass, each costs " + strconv.FormatInt(p.cost, 10)
 	case (p.algorithm == window.Sliding || p.algorithm == window.Bucket) && most > exact:
 		return "for windows of this length up to " + strconv.FormatInt(exact, 10) + " can be counted"
-	case p.algorithm == window.Exact && l.limit > s.maxLog:
-		return "maxLog allows up to " + strconv.FormatInt(s.maxLog, 10)
+	case p.algorithm == window.Exact && l.limit > maxLog:
+		return "maxLog allows up to " + strconv.FormatInt(maxLog, 10)
 	}
 	return ""
 }
@@ -218,7 +221,7 @@ func complain(l *live, state *control.State) {
 			if most > 0 {
 				set = relimit(p, set, most)
 			}
-			if want := wrongLimit(l.setting, p, &set); want != "" && (most > 0 || length > 0) {
+			if want := wrongLimit(l.setting.maxLog, p, &set); want != "" && (most > 0 || length > 0) {
 				limiter.Complain(l.control, field("limit", each.name), strconv.FormatInt(most, 10), want)
 			}
 		}
@@ -235,14 +238,14 @@ func field(name, count string) string {
 
 // allowed returns the tier of a client with limits of its own, or t where they are not for
 // this policy.
-func allowed(g *personal, c *control.Client, t *tier) *tier {
+func allowed(p *policy, c *control.Client, t *tier) *tier {
+	g := p.personal
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	own := g.tiers[c.Hash]
 	if own != nil {
 		return own
 	}
-	p := g.policy
 	limits := append([]limit(nil), p.ordinary.limits...)
 	replaced := false
 	for i := range limits {
@@ -257,7 +260,7 @@ func allowed(g *personal, c *control.Client, t *tier) *tier {
 		if l.burst > 0 {
 			l.burst = most
 		}
-		want := wrongLimit(g.setting, p, &l)
+		want := wrongLimit(g.maxLog, p, &l)
 		if want != "" {
 			limiter.Complain(g.control, "allow:"+c.Hash[:12], strconv.FormatInt(most, 10), want)
 			continue
@@ -268,7 +271,7 @@ func allowed(g *personal, c *control.Client, t *tier) *tier {
 	if !replaced {
 		return t
 	}
-	own = newTier(p, g.setting.scope, limits)
+	own = newTier(p, g.scope, limits)
 	equipTier(p.ordinary, own)
 	g.tiers[c.Hash] = own
 	return own
@@ -277,7 +280,8 @@ func allowed(g *personal, c *control.Client, t *tier) *tier {
 // personalOf returns what is set for a client: the tier of one with limits of its own, else
 // t, and for how many seconds more it is blocked, 0 if it is not. Of whom nothing is to be
 // remembered is forgotten.
-func personalOf(g *personal, digest, client string, t *tier) (own *tier, blocked int64) {
+func personalOf(p *policy, digest, client string, t *tier) (own *tier, blocked int64) {
+	g := p.personal
 	c := g.clients[digest]
 	own = t
 	blocked = 0
@@ -287,7 +291,7 @@ func personalOf(g *personal, digest, client string, t *tier) (own *tier, blocked
 			return t, c.BlockUntil - now
 		}
 		if c.AllowUntil > now {
-			own = allowed(g, c, t)
+			own = allowed(p, c, t)
 		}
 	}
 	if g.hold || c != nil && c.Epoch.Version > 0 {
