@@ -16,9 +16,6 @@ import (
 	"github.com/gatequota/gatequota/window"
 )
 
-// patience is how long a change waits for the gateways.
-const patience = 3 * time.Second
-
 // A plan is a change to be made.
 type plan struct {
 	scope   *scope.Scope
@@ -55,7 +52,7 @@ func (a *app) make(ctx context.Context, p *plan) (view *changeView, err, disobey
 		return nil, err, nil
 	}
 	began := time.Now()
-	st, err := p.scope.Await(ctx, version, patience)
+	st, err := p.scope.Await(ctx, version, a.patience)
 	if st == nil || err != nil {
 		return nil, exit(exitPartly, "the change is made (version %d), and whether it is obeyed cannot be read: %w", version, err), nil
 	}
@@ -64,14 +61,14 @@ func (a *app) make(ctx context.Context, p *plan) (view *changeView, err, disobey
 	if view.Changes == nil {
 		view.Changes = []scope.Entry{}
 	}
-	if disobeyed = disobedience(st, version, p.check); disobeyed != nil {
+	if disobeyed = a.disobedience(st, version, p.check); disobeyed != nil {
 		view.Obeyed = false
 	}
 	return view, nil, disobeyed
 }
 
 // disobedience says which gateways do not do what a version says.
-func disobedience(st *scope.State, version int64, check func(r *scope.Report) string) error {
+func (a *app) disobedience(st *scope.State, version int64, check func(r *scope.Report) string) error {
 	var texts []string
 	for i, name := range gatewayNames(st.Gateways) {
 		switch r := st.Gateways[i].Report; {
@@ -86,7 +83,7 @@ func disobedience(st *scope.State, version int64, check func(r *scope.Report) st
 	if texts == nil {
 		return nil
 	}
-	return exit(exitPartly, "the change is made (version %d), and not all gateways obey it after %s: %s", version, patience, strings.Join(texts, "; "))
+	return exit(exitPartly, "the change is made (version %d), and not all gateways obey it after %s: %s", version, a.patience, strings.Join(texts, "; "))
 }
 
 // apply makes a change and prints what became of it.

@@ -12,6 +12,7 @@ import (
 	"os/user"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -47,7 +48,7 @@ func usage(format string, args ...any) error { return exit(exitUsage, format, ar
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv, user: userAtHost()}
+	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv, user: userAtHost(), patience: 3 * time.Second}
 	a.inTerminal, a.outTerminal = term.IsTerminal(int(os.Stdin.Fd())), term.IsTerminal(int(os.Stdout.Fd()))
 	code := a.run(ctx, os.Args[1:])
 	stop()
@@ -64,6 +65,8 @@ type app struct {
 	user string
 	// inTerminal and outTerminal say that somebody sits there.
 	inTerminal, outTerminal bool
+	// patience is how long a change waits for the gateways.
+	patience time.Duration
 
 	options
 }

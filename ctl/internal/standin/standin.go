@@ -34,6 +34,19 @@ func Real() bool { return os.Getenv(ServerVariable) != "" }
 type Store struct {
 	Addr string // host:port, or unix:///path
 	*redis.Client
+	memory *miniredis.Miniredis
+}
+
+// SetPassword makes the store ask for a password, of all who come from now on.
+func (s *Store) SetPassword(t testing.TB, password string) {
+	t.Helper()
+	if s.memory != nil {
+		s.memory.RequireAuth(password)
+		return
+	}
+	if err := s.ConfigSet(context.Background(), "requirepass", password).Err(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // NewStore starts a store that ends with the test.
@@ -47,6 +60,7 @@ func NewStore(t testing.TB) *Store {
 	} else {
 		m := miniredis.RunT(t)
 		address = m.Addr()
+		s.memory = m
 		s.Addr = address
 	}
 	s.Client = redis.NewClient(&redis.Options{Network: network, Addr: address, Protocol: 2, DisableIdentity: true,
@@ -102,6 +116,7 @@ type Gateway struct {
 	Keyed           bool
 	Deaf            bool // it reports, and never obeys anything new
 	Silent          bool // it announces itself alone
+	Stubborn        bool // it reads what is set and keeps its own limits
 	// Every is how long it waits between two readings; 0: 20 ms, a hundredth of what
 	// a real one does.
 	Every time.Duration
@@ -198,7 +213,7 @@ func (g *Gateway) report(now int64) *scope.Report {
 			}
 			var counts []scope.Count
 			for _, c := range rule.Counts {
-				if limit := g.obeyed.Limits[c.Name]; limit > 0 {
+				if limit := g.obeyed.Limits[c.Name]; limit > 0 && !g.Stubborn {
 					c.Limit = limit
 				}
 				if length := g.obeyed.Windows[c.Name]; length > 0 {
