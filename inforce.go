@@ -38,7 +38,7 @@ func stand(ctx context.Context, next http.Handler, s *setting, name string) *fro
 	var by *limiter.Control
 	var l *live
 	if s.control {
-		by = limiter.OpenControl(ctx, &s.common, reportText)
+		by = limiter.OpenControl(ctx, &s.common, reportText, showOptions)
 		l = &live{ctx: ctx, next: next, name: name, setting: s, control: by, tally: s.policies[len(s.policies)-1].tally}
 	}
 	loadedMu.Lock()
@@ -143,6 +143,23 @@ func reportText(c *limiter.Control, obeyed, at int64) string {
 		return "{}"
 	}
 	return string(text)
+}
+
+// showOptions has clients reported by the limits of the options again.
+func showOptions(c *limiter.Control) {
+	all, _ := middlewaresInForce()
+	for _, m := range all {
+		if m.control != c {
+			continue
+		}
+		for _, p := range m.setting.policies {
+			if p.ordinary.one != nil {
+				limiter.Show(p.ordinary.one)
+			} else if p.ordinary.several != nil {
+				limiter.ShowSeveral(p.ordinary.several)
+			}
+		}
+	}
 }
 
 // dryRunInForce reports whether a policy refuses nothing.

@@ -116,6 +116,7 @@ type Control struct {
 	store    *store
 	users    []context.Context
 	describe func(version, at int64) string
+	ended    func()
 	due      time.Time // when it is to be read again
 	cleaned  time.Time // when old reports were last removed
 	readAt   time.Time // when it was last read; zero: never
@@ -137,8 +138,9 @@ var (
 // OpenControl returns the control of a scope in a store, always the same one, and has it
 // read as long as a context that was given for it is not done. describe returns what this
 // gateway reports of itself, given the version that it obeys and the time in unix seconds
-// of the store. It opens no connection: the store's keeper does.
-func OpenControl(ctx context.Context, s *Settings, describe func(c *Control, version, at int64) string) *Control {
+// of the store; ended is called when what was in force is no more. It opens no connection:
+// the store's keeper does.
+func OpenControl(ctx context.Context, s *Settings, describe func(c *Control, version, at int64) string, ended func(c *Control)) *Control {
 	name := s.Store.Network + " " + s.Store.Address + " " + strconv.Itoa(s.Store.DB)
 	l := openLedger(name)
 	st := openStore(s.Store, l)
@@ -154,6 +156,7 @@ func OpenControl(ctx context.Context, s *Settings, describe func(c *Control, ver
 	c.mu.Lock()
 	c.store = st
 	c.describe = func(version, at int64) string { return describe(c, version, at) }
+	c.ended = func() { ended(c) }
 	var users []context.Context
 	for _, u := range c.users {
 		if u.Err() == nil && u != ctx {
@@ -330,6 +333,9 @@ func takeControl(c *Control, s *store, text string, restored bool) (changed, bac
 	for _, p := range problems {
 		Complain(c, p.Field, p.Value, p.Want)
 	}
+	if state.Version != known {
+		tellScope(c.name, "version "+strconv.FormatInt(state.Version, 10)+" is obeyed")
+	}
 	obeyEpochs(c, state)
 	c.mu.Lock()
 	c.readAt = now
@@ -354,8 +360,12 @@ func enforce(c *Control, s *store) {
 		generation = c.count
 	}
 	c.Generation.Store(generation)
+	ended := c.ended
 	c.mu.Unlock()
 	tellControl(c.name, was, inForce)
+	if inForce == nil && was != nil {
+		ended()
+	}
 }
 
 // tellScope writes a line about what an operator has set for a scope.

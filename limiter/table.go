@@ -105,6 +105,23 @@ func openTable(l *ledger, where, scope string, s *Settings, now time.Time) *tabl
 	return t
 }
 
+// Show has the limit of l be the one by which its clients are reported: the last to be made
+// or shown is.
+func Show(l *Limiter) {
+	l.ledger.mu.Lock()
+	l.table.limit.Limit = l.limit
+	l.ledger.mu.Unlock()
+}
+
+// ShowSeveral is Show for several limits.
+func ShowSeveral(q *Several) {
+	q.ledger.mu.Lock()
+	for i, t := range q.tables {
+		t.limit = *q.limits[i]
+	}
+	q.ledger.mu.Unlock()
+}
+
 // suffixes are what stands before the braces of a key, by algorithm.
 var suffixes = []string{"", ":sw", ":log", ":tb"}
 
