@@ -10,9 +10,9 @@ SUM      = $(BIN)/gotestsum --format pkgname --hide-summary skipped --jsonfile $
 
 # The end-to-end packages that need only Go, and those that need real parts.
 LIGHT := ./host/... ./interpreted/... ./docs/... ./k6run/... ./cmd/... ./bench/... ./accuracy/...
-REAL  := ./lab/... ./real/... ./twins/... ./orders/... ./bodies/... ./recipes/... ./grpc/... ./observe/... ./faults/... ./soak/... ./compose/...
+REAL  := ./lab/... ./real/... ./twins/... ./orders/... ./bodies/... ./recipes/... ./grpc/... ./observe/... ./browser/... ./faults/... ./soak/... ./compose/...
 
-.PHONY: help demo test e2e race lint fuzz bench bench-decision accuracy soak clean
+.PHONY: help demo test e2e race lint fuzz bench bench-decision accuracy screenshot soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,7 @@ e2e: $(BIN)/gotestsum ## Run everything on real Traefik, real Valkey and Compose
 	scripts/install-e2e.sh
 	$(MAKE) race
 	cd k6 && npm ci --no-audit --no-fund && npx tsc --noEmit
+	cd e2e/browser && npm ci --no-audit --no-fund
 	scripts/build-traefik.sh
 	cd e2e && $(call SUM,real) -count=1 -p 1 -timeout 60m $(REAL)
 
@@ -65,12 +66,17 @@ accuracy: ## Compare each algorithm with an exact log, and measure what it costs
 	scripts/install-e2e.sh
 	go -C e2e run ./accuracy
 
+screenshot: ## Take docs/status.png anew, of two gateways under load (four minutes, as root)
+	scripts/install-e2e.sh
+	cd e2e/browser && npm ci --no-audit --no-fund
+	go -C e2e run ./browser/screenshot
+
 soak: ## Run two gateways for long, with reloads and random faults: make soak DURATION=10m
 	scripts/install-e2e.sh
 	go -C e2e run ./soak -duration $(or $(DURATION),10m)
 
 clean: ## Remove what the other targets made here
-	rm -rf $(BIN) $(REPORTS) k6/node_modules
+	rm -rf $(BIN) $(REPORTS) k6/node_modules e2e/browser/node_modules
 
 $(BIN)/%: e2e/tools/go.mod e2e/tools/go.sum
 	@mkdir -p $(BIN)

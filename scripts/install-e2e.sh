@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what the end-to-end suite needs on Debian 12: Valkey, Redis 7, wrk, Prometheus,
-# a Docker engine with Compose, a C compiler and Node. It does nothing where all of
+# Chromium, a Docker engine with Compose, a C compiler and Node. It does nothing where all of
 # it is there, whoever put it there, and says what is missing where it cannot
 # install.
 set -eu
@@ -22,6 +22,8 @@ lacking() {
 		wrk wrk
 		prometheus prometheus
 		promtool prometheus
+		chromium chromium
+		/usr/share/fonts/truetype/liberation/LiberationSans-Regular.ttf fonts-liberation
 		dockerd docker.io
 		iptables iptables
 		docker-compose docker-compose

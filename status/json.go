@@ -1,6 +1,7 @@
 package status
 
 import (
+	"sort"
 	"time"
 
 	"github.com/gatequota/gatequota/limiter"
@@ -21,7 +22,7 @@ type status struct {
 	Version string        `json:"version"`
 	Started int64         `json:"started"`
 	Stores  []storeStatus `json:"stores"`
-	Scopes  []scopeStatus `json:"scopes"`
+	Scopes  []scopeStatus `json:"scopes"` // by name
 }
 
 type storeStatus struct {
@@ -100,6 +101,7 @@ func compose(v *View, now time.Time, report *limiter.Report, nearest []limiter.C
 	for i := range v.Scopes {
 		s.Scopes = append(s.Scopes, composeScope(&v.Scopes[i], report.Tables, nearest, totals))
 	}
+	sort.Slice(s.Scopes, func(i, j int) bool { return s.Scopes[i].Scope < s.Scopes[j].Scope })
 	return s
 }
 

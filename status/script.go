@@ -91,8 +91,7 @@ const script = `
   }
 
   function per(window) {
-    const names = { 1: 'second', 60: 'minute', 3600: 'hour', 86400: 'day' };
-    return names[window] ? ' a ' + names[window] : ' in ' + duration(window);
+    return { 1: ' a second', 60: ' a minute', 3600: ' an hour', 86400: ' a day' }[window] || ' in ' + duration(window);
   }
 
   function rate(n) {
@@ -121,11 +120,17 @@ const script = `
       if (last && last.started !== now.started) samples = [];
       return;
     }
-    const sample = { from: last.time, to: now.time, passed: 0, held: 0 };
+    const sample = { from: last.time, to: now.time, passed: 0, held: 0, without: {} };
+    const shared = {}; // scopes that are counted in a store
+    status.scopes.forEach(function (scope) {
+      shared[scope.scope] = scope.clients.some(function (c) { return c.store; });
+    });
     Object.keys(totals).forEach(function (key) {
       const more = Math.max(0, totals[key] - (last.totals[key] || 0)) * 1000 / (now.time - last.time);
       rates[key] = more;
-      if (held[key.split(' ')[2]]) sample.held += more; else sample.passed += more;
+      const parts = key.split(' ');
+      if (held[parts[2]]) sample.held += more; else sample.passed += more;
+      if (more > 0 && shared[parts[0]] && /local|open|closed/.test(parts[3])) sample.without[parts[0]] = true;
     });
     samples.push(sample);
     samples = samples.filter(function (s) { return s.to > now.time - span; });
@@ -140,8 +145,9 @@ const script = `
       const ways = {};
       status.scopes.forEach(function (scope) {
         if (!scope.clients.some(function (c) { return c.store === store.endpoint; })) return;
+        const one = scope.limits.every(function (l) { return l.onStoreFailure === scope.limits[0].onStoreFailure; });
         scope.limits.forEach(function (l) {
-          const whose = scope.scope + (l.rule ? ' (rule ' + l.rule + ')' : '');
+          const whose = scope.scope + (one ? '' : l.rule ? ' (rule ' + l.rule + ')' : ' (the rest)');
           const those = ways[l.onStoreFailure] = ways[l.onStoreFailure] || [];
           if (those.indexOf(whose) < 0) those.push(whose);
         });
@@ -152,6 +158,14 @@ const script = `
       all.push(['bad', 'The store is away', store.endpoint + ' has not answered since ' + clock(store.since) +
         (means.length ? '. Until it does, ' + means.join('; ') + '.' : '.')]);
     });
+    // A store can answer and yet fail some requests, for which it has no right or no time.
+    const without = status.scopes.filter(function (scope) {
+      return all.length === 0 && samples.some(function (s) { return s.to > status.time - 10000 && s.without[scope.scope]; });
+    }).map(function (scope) { return scope.scope; });
+    if (without.length) {
+      all.push(['bad', 'Some requests miss the store', 'Requests of ' + without.join(', ') +
+        ' were decided without it in the last ten seconds, although it answers.']);
+    }
     status.scopes.forEach(function (scope) {
       if (scope.control && !scope.control.enabled) {
         all.push(['off', scope.scope + ' is switched off', 'Every request of ' + scope.scope + ' passes without a limit, by live control.']);
@@ -218,7 +232,7 @@ const script = `
   // ceiling is a round number above all that the chart shows.
   function ceiling(most) {
     const ten = Math.pow(10, Math.floor(Math.log10(Math.max(most, 1))));
-    return [1, 2, 5, 10].map(function (n) { return n * ten; }).find(function (n) { return n >= most; });
+    return [1, 2, 3, 4, 6, 8, 10].map(function (n) { return n * ten; }).find(function (n) { return n >= most; });
   }
 
   // outages are the times in the chart at which a store was away.
@@ -268,8 +282,13 @@ const script = `
     [top, top / 2].forEach(function (n) {
       parts.push(svg('text', { x: 0, y: y(n) - 5 }, count(n)));
     });
-    outages(from).forEach(function (o) {
-      if (x(o[1]) - x(o[0]) > 76) parts.push(svg('text', { x: Number(x(o[0])) + 6, y: 12 }, 'store away'));
+    let taken = 40; // by the label of the highest line
+    outages(from).sort(function (a, b) { return a[0] - b[0]; }).forEach(function (o) {
+      const start = Number(x(o[0])), end = Number(x(o[1])), room = 76;
+      const beside = end - start < room;
+      if (start - (beside ? room : 0) < taken && beside) return;
+      parts.push(svg('text', { x: beside ? start - 6 : start + 6, y: 12, 'text-anchor': beside ? 'end' : 'start' }, 'store away'));
+      taken = end;
     });
     [['3 min ago', 0, 'start'], ['2 min', 1, 'middle'], ['1 min', 2, 'middle'], ['now', 3, 'end']].forEach(function (tick) {
       const at = Math.min(width - 0.5, Math.round(tick[1] * width / 3) + 0.5);
@@ -303,7 +322,7 @@ const script = `
       repeat(the('changes'), 'change', store.changes.slice(0, 6), function (change, the) {
         put(the('time'), clock(change.time));
         put(the('to'), change.to);
-        let why = change.why || '';
+        let why = change.why.replace(/^resp: /, '');
         const cause = store.changes[store.changes.indexOf(change) + 1];
         if (change.to === 'back' && cause && cause.to === 'away') why = 'after ' + duration((change.time - cause.time) / 1000);
         put(the('why'), why);
@@ -349,8 +368,8 @@ const script = `
       }
       if (scope.control) {
         const c = scope.control;
-        pairs.push(['live control', c.age < 0 ? 'not read yet' : (c.enabled ? 'on' : 'off') + (c.dryRun ? ', dry run' : '') +
-          ', version ' + count(c.version) + ', ' + duration(c.age) + ' old']);
+        const set = c.version === 0 ? 'nothing set' : 'version ' + count(c.version) + (c.enabled ? '' : ', off') + (c.dryRun ? ', dry run' : '');
+        pairs.push(['live control', c.age < 0 ? 'not read yet' : set + ', read ' + duration(c.age) + ' ago']);
         const single = [c.allows && plural(c.allows, 'allowance'), c.blocks && plural(c.blocks, 'block')].filter(Boolean);
         if (single.length) pairs.push(['single clients', single.join(', ')]);
       }

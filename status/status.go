@@ -21,7 +21,7 @@ type View struct {
 	Gateway string    // the id under which the gateway announces itself: 16 hexadecimal digits
 	Host    string    // the name of the machine
 	Started time.Time // when the plugin was loaded
-	Scopes  []Scope   // that middlewares in force count in, in the order in which they are shown
+	Scopes  []Scope   // that middlewares in force count in
 }
 
 // A Scope is one that middlewares in force count in.

@@ -253,8 +253,8 @@ func TestCompose(t *testing.T) {
 	v := &View{Gateway: "00112233445566ff", Host: "gw1", Started: at.Add(-time.Hour), Scopes: []Scope{
 		{Name: "api", Share: "1/2", Control: &Control{Version: 3, Age: 1.2, Enabled: true, Allows: 1}, Limits: []Limit{
 			{Middleware: "quota@file", Algorithm: "fixed-window", Limit: 100, Window: 60, OnStoreFailure: "local"}}},
-		{Name: "quiet"},
 	}}
+	v.Scopes = append([]Scope{{Name: "quiet"}}, v.Scopes...)
 	report := &limiter.Report{
 		Stores: []limiter.StoreReport{
 			{Endpoint: "valkey:6379", Used: true, Away: true, Since: at.Add(-time.Second), RoundTrips: 9, Errors: map[string]int64{"timeout": 1},
