@@ -80,6 +80,7 @@ func files(t *testing.T) map[string]string {
 	for name, content := range map[string]string{
 		"/run/secrets/valkey-password":       "change-me\n",
 		"/run/secrets/valkey-key-secret":     secret + "\n",
+		"/run/secrets/metrics-token":         "change-me\n",
 		"/etc/traefik/valkey/ca.pem":         authority.PEM,
 		"/etc/traefik/valkey/client.pem":     pair.CertPEM,
 		"/etc/traefik/valkey/client-key.pem": pair.KeyPEM,
@@ -119,6 +120,9 @@ func flat(config *gatequota.Config) (values map[string]string, set map[field]boo
 		case reflect.Map:
 			for _, key := range v.MapKeys() {
 				walk(path+"."+key.String(), v.MapIndex(key))
+				if path == ".log" {
+					set[fieldAt(path, logOptions, key.String())] = true
+				}
 			}
 		case reflect.Struct:
 			for i := range v.NumField() {

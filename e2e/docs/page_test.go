@@ -77,6 +77,9 @@ func fieldAt(path string, level reflect.Type, name string) field {
 	return field{level, name, strings.Contains(path, "sourceCriterion")}
 }
 
+// logOptions are those inside the option log, which may be a text too.
+var logOptions = reflect.TypeFor[gatequota.LogConfig]()
+
 // options returns all options by their paths as the page writes them.
 func options() map[string]field {
 	all := map[string]field{}
@@ -89,6 +92,9 @@ func options() map[string]field {
 			}
 			all[path+name] = fieldAt(path, of, name)
 			inner, shape := of.Field(i).Type, ""
+			if name == "log" {
+				inner = logOptions // or one of them by itself
+			}
 			switch inner.Kind() {
 			case reflect.Pointer:
 				inner = inner.Elem()

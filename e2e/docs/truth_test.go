@@ -40,6 +40,8 @@ func with(path string, value any) map[string]any {
 		options["overrides"] = []any{map[string]any{"value": "192.0.2.1", "limit": "1"}}
 	case "response":
 		options["response"] = map[string]any{"body": "no"}
+	case "metrics", "status":
+		options[group] = map[string]any{"path": "/-/gatequota"}
 	case "gatewayLimit":
 		options["gatewayLimit"] = map[string]any{"limit": "1", "window": "1s"}
 	}
@@ -169,6 +171,11 @@ func TestUnknownOptionsGetTheSameMessageInterpreted(t *testing.T) {
 		"limits[].quota":              "see the list of options",
 		"sourceCriterion.header":      "did you mean sourceCriterion.requestHeaderName?",
 		"plans.values.<plan>.limitts": "did you mean plans.values.<plan>.limits?",
+		"log.formats":                 "did you mean log.format?",
+		"log.level":                   "unknown option log.level: see the list of options",
+		"metrics.tokenfiles":          "did you mean metrics.tokenFile?",
+		"path":                        "it belongs into rules[0], as rules[0].path",
+		"rules[].status":              "it belongs into response, as response.status",
 	} {
 		options := with(path, "x")
 		compiled := accepts(options)
