@@ -43,6 +43,7 @@ type desk struct {
 	in       string
 	terminal bool
 	patience time.Duration
+	gateways []*standin.Gateway
 }
 
 // newDesk returns one with two gateways of the scope api.
@@ -55,7 +56,15 @@ func newDesk(t testing.TB) *desk {
 
 func (d *desk) gateway(g *standin.Gateway) *standin.Gateway {
 	g.Scope = "api"
+	d.gateways = append(d.gateways, g)
 	return standin.Start(d.t, d.store, g)
+}
+
+// stop ends all gateways, which count as there for some seconds more.
+func (d *desk) stop() {
+	for _, g := range d.gateways {
+		g.Stop()
+	}
 }
 
 // run calls the command and returns its exit status and what it wrote.
@@ -679,6 +688,7 @@ func TestFailures(t *testing.T) {
 
 func TestPassword(t *testing.T) {
 	d := newDesk(t)
+	d.stop()
 	d.store.SetPassword(t, "s3cret")
 	code, _, errors := d.run("show", "--hash", abc)
 	if code != exitFailed || !strings.Contains(errors, "NOAUTH") || !strings.Contains(errors, "--password-file") {

@@ -70,7 +70,11 @@ than half of the time.`,
 		if a.json {
 			return a.printJSON(v)
 		}
-		for _, line := range topLines(v, 0, style{}) {
+		width := 0
+		if a.outTerminal && isFile {
+			width, _, _ = term.GetSize(int(out.Fd()))
+		}
+		for _, line := range topLines(v, width, style{}) {
 			fmt.Fprintln(a.out, line)
 		}
 		return nil
@@ -167,15 +171,11 @@ func short(n int64) string {
 		return strconv.FormatInt(n, 10)
 	}
 	value, unit := float64(n), -1
-	for value >= 1000 && unit < 4 {
+	for value >= 999.95 && unit < 4 { // what would be rounded up to 1000
 		value /= 1000
 		unit++
 	}
-	text := strconv.FormatFloat(value, 'f', 1, 64)
-	if len(text) > 5 {
-		text = strconv.FormatFloat(value, 'f', 0, 64)
-	}
-	return text + "kMGTP"[unit:unit+1]
+	return strconv.FormatFloat(value, 'f', 1, 64) + "kMGTP"[unit:unit+1]
 }
 
 // fit cuts or fills a text to so many characters.
@@ -198,7 +198,7 @@ func topLines(v *topView, width int, s style) []string {
 	}
 	lines := []string{s.paint(strong, cutTo(title, width)), ""}
 	if len(v.Clients) == 0 && len(v.Largest) == 0 {
-		return append(lines, "nothing is counted")
+		return append(lines, cutTo("nothing is counted", width))
 	}
 	if len(v.Largest) > 0 {
 		return append(lines, largestLines(v, width)...)
@@ -207,14 +207,17 @@ func topLines(v *topView, width int, s style) []string {
 	for i := range v.Clients {
 		nameWidth = max(nameWidth, utf8.RuneCountInString(countName(v.Clients[i].Name)))
 	}
+	// What stands beside the bar: the client, three numbers of 6, a time of 7, the share, the
+	// mark, and the blanks between them.
+	const fixed = 12 + 2 + 2 + 6 + 1 + 6 + 2 + 6 + 2 + 7 + 2 + 1 + 4 + 1 + 7
+	const leastBar = 8
 	nameWidth = min(nameWidth, 24)
 	cells := 20
 	if width > 0 {
-		// What stands beside the bar: the client, three numbers of 6, a time of 7, the
-		// share, the mark, and the blanks between them.
-		const fixed = 12 + 2 + 2 + 6 + 1 + 6 + 2 + 6 + 2 + 7 + 2 + 1 + 4 + 1 + 7
-		nameWidth = min(nameWidth, max(5, width-fixed-10))
-		cells = max(4, width-fixed-nameWidth)
+		nameWidth = min(nameWidth, max(5, width-fixed-leastBar))
+		if cells = width - fixed - nameWidth; cells < leastBar {
+			cells = 0
+		}
 	}
 	lines = append(lines, s.paint(strong, cutTo(fit("CLIENT", 12)+"  "+fit("COUNT", nameWidth)+"    USED  LIMIT    LEFT     FREE", width)))
 	for i := range v.Clients {
@@ -226,11 +229,12 @@ func topLines(v *topView, width int, s style) []string {
 		share := c.Share()
 		line := fmt.Sprintf("%s  %s  %6s %6s  %6s  %7s  ", fit(brief(c.Client), 12), fit(plain(countName(c.Name)), nameWidth), short(c.Used), short(c.Limit), short(c.Left), fit7(free))
 		tail := fmt.Sprintf(" %4s %s", fmt.Sprintf("%d%%", min(999, int(share*100))), v.marks[c.Client])
-		if width > 0 && utf8.RuneCountInString(line)+cells+len(tail) > width {
-			lines = append(lines, cutTo(line, width)) // no room for a bar
-			continue
+		if cells == 0 {
+			line = cutTo(strings.TrimRight(line+tail[1:], " "), width)
+		} else {
+			line += s.bar(share, cells) + strings.TrimRight(tail, " ")
 		}
-		lines = append(lines, strings.TrimRight(line+s.bar(share, cells)+tail, " "))
+		lines = append(lines, line)
 	}
 	return lines
 }
