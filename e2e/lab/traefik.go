@@ -29,6 +29,7 @@ type TraefikOptions struct {
 	Docker   string   // address of a Docker API whose labels are read as well
 	Args     []string // more static options, as on the command line
 	Env      []string // more of the environment, as NAME=value
+	Plugin   string   // folder of the plugin; this checkout unless given
 }
 
 // Traefik is one running gateway.
@@ -75,11 +76,15 @@ func NewTraefik(t testing.TB, o TraefikOptions, dynamic string) *Traefik {
 	binary := TraefikBinary(t)
 	tr := &Traefik{t: t, options: o, dir: t.TempDir(), output: new(Log)}
 
-	// The plugin lies where a local plugin lies, as a link to the checkout.
+	// The plugin lies where a local plugin lies, as a link to its folder.
+	plugin := o.Plugin
+	if plugin == "" {
+		plugin = Root()
+	}
 	link := filepath.Join(tr.dir, "plugins-local", "src", filepath.FromSlash(PluginModule))
 	for _, err := range []error{
 		os.MkdirAll(filepath.Dir(link), 0o755),
-		os.Symlink(Root(), link),
+		os.Symlink(plugin, link),
 		os.Mkdir(filepath.Join(tr.dir, "dynamic"), 0o755),
 	} {
 		if err != nil {
