@@ -250,12 +250,12 @@ const script = `
   }
 
   function showChart() {
-    const chart = byId('chart'), width = chart.clientWidth, foot = chart.clientHeight - 22, head = 20;
+    const chart = byId('chart'), width = chart.clientWidth, foot = chart.clientHeight - 22, head = 20, gutter = 36;
     if (!status || width === 0) return;
     const from = status.time - span;
     const most = samples.reduce(function (n, s) { return Math.max(n, s.passed + s.held); }, 0);
     const top = ceiling(most);
-    const x = function (time) { return ((Math.max(time, from) - from) / span * width).toFixed(1); };
+    const x = function (time) { return (gutter + (Math.max(time, from) - from) / span * (width - gutter)).toFixed(1); };
     const y = function (n) { return (foot - 0.5 - Math.round(n / top * (foot - head))).toFixed(1); };
     const parts = [];
     outages(from).forEach(function (o) {
@@ -263,7 +263,7 @@ const script = `
       parts.push(svg('path', { 'class': 'away', d: 'M' + x(o[0]) + ' 0V' + foot + 'M' + x(o[1]) + ' 0V' + foot }));
     });
     [top, top / 2, 0].forEach(function (n) {
-      parts.push(svg('path', { 'class': 'grid', d: 'M0 ' + y(n) + 'H' + width }));
+      parts.push(svg('path', { 'class': 'grid', d: 'M' + gutter + ' ' + y(n) + 'H' + width }));
     });
     let passed = '', back = '', edge = '', joined = false;
     samples.forEach(function (s) {
@@ -280,9 +280,9 @@ const script = `
     parts.push(svg('path', { 'class': 'held', d: back || 'M0 0' }));
     parts.push(svg('path', { 'class': 'edge', d: edge || 'M0 0' }));
     [top, top / 2].forEach(function (n) {
-      parts.push(svg('text', { x: 0, y: y(n) - 5 }, count(n)));
+      parts.push(svg('text', { x: gutter - 8, y: Number(y(n)) + 4, 'text-anchor': 'end' }, large.format(n)));
     });
-    let taken = 40; // by the label of the highest line
+    let taken = gutter; // by labels, or by what lies beneath them
     outages(from).sort(function (a, b) { return a[0] - b[0]; }).forEach(function (o) {
       const start = Number(x(o[0])), end = Number(x(o[1])), room = 76;
       const beside = end - start < room;
@@ -291,9 +291,9 @@ const script = `
       taken = end;
     });
     [['3 min ago', 0, 'start'], ['2 min', 1, 'middle'], ['1 min', 2, 'middle'], ['now', 3, 'end']].forEach(function (tick) {
-      const at = Math.min(width - 0.5, Math.round(tick[1] * width / 3) + 0.5);
+      const third = gutter + tick[1] * (width - gutter) / 3, at = Math.min(width - 0.5, Math.round(third) + 0.5);
       parts.push(svg('path', { 'class': 'grid', d: 'M' + at + ' ' + foot + 'v4' }));
-      parts.push(svg('text', { x: tick[1] * width / 3, y: foot + 17, 'text-anchor': tick[2] }, tick[0]));
+      parts.push(svg('text', { x: third, y: foot + 17, 'text-anchor': tick[2] }, tick[0]));
     });
     chart.replaceChildren.apply(chart, parts);
     const last = samples[samples.length - 1] || { passed: 0, held: 0 };
