@@ -12,10 +12,13 @@ SUM      = $(BIN)/gotestsum --format pkgname --hide-summary skipped --jsonfile $
 LIGHT := ./host/... ./interpreted/... ./docs/... ./k6run/... ./cmd/... ./bench/... ./accuracy/...
 REAL  := ./lab/... ./real/... ./twins/... ./orders/... ./bodies/... ./recipes/... ./grpc/... ./observe/... ./browser/... ./faults/... ./soak/... ./compose/...
 
-.PHONY: help demo test e2e race lint fuzz bench bench-decision accuracy screenshot soak clean
+.PHONY: help gatequota demo test e2e race lint fuzz bench bench-decision accuracy screenshot soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+gatequota: ## Build the command gatequota, into .bin
+	CGO_ENABLED=0 go -C ctl build -trimpath -o $(BIN)/ ./gatequota
 
 demo: ## Run the reference experiment: two gateways, two replicas, one quota (under a minute)
 	go -C e2e run ./cmd/demo
@@ -23,11 +26,13 @@ demo: ## Run the reference experiment: two gateways, two replicas, one quota (un
 test: $(BIN)/gotestsum ## Run all tests that need only Go, compiled and interpreted
 	@mkdir -p $(REPORTS)
 	$(call SUM,compiled) ./...
+	cd ctl && $(call SUM,command) ./...
 	cd e2e && $(call SUM,interpreted) -count=1 $(LIGHT)
 
 race: $(BIN)/gotestsum ## Run the same tests with the race detector (needs a C compiler)
 	@mkdir -p $(REPORTS)
 	$(call SUM,compiled) -race ./...
+	cd ctl && $(call SUM,command) -race ./...
 	cd e2e && $(call SUM,interpreted) -race -count=1 ./host/... ./interpreted/...
 
 e2e: $(BIN)/gotestsum ## Run everything on real Traefik, real Valkey and Compose (Debian, as root)
@@ -37,19 +42,23 @@ e2e: $(BIN)/gotestsum ## Run everything on real Traefik, real Valkey and Compose
 	cd k6 && npm ci --no-audit --no-fund && npx tsc --noEmit
 	cd e2e/browser && npm ci --no-audit --no-fund
 	scripts/build-traefik.sh
+	cd ctl && GATEQUOTA_TEST_SERVER=valkey-server $(call SUM,command-valkey) -count=1 ./...
+	cd ctl && GATEQUOTA_TEST_SERVER=redis-server $(call SUM,command-redis) -count=1 ./...
 	cd e2e && $(call SUM,real) -count=1 -p 1 -timeout 60m $(REAL)
 
 lint: $(BIN)/staticcheck ## Check formatting, vet, staticcheck, and what the interpreter cannot run
 	@unformatted=$$(git ls-files '*.go' | grep -v '^vendor/' | xargs gofmt -l); \
 	if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
+	go -C ctl vet ./...
 	go -C e2e vet ./...
 	$(BIN)/staticcheck ./...
+	cd ctl && $(BIN)/staticcheck ./...
 	cd e2e && $(BIN)/staticcheck ./...
 	go test ./internal/yaegirules
 
 fuzz: ## Fuzz all that reads what others write, each for a while: make fuzz FUZZTIME=10m
-	@grep -roE '^func Fuzz[A-Za-z]+' --include='*_test.go' --exclude-dir=vendor --exclude-dir=e2e . | \
+	@grep -roE '^func Fuzz[A-Za-z]+' --include='*_test.go' --exclude-dir=vendor --exclude-dir=e2e --exclude-dir=ctl . | \
 	sed -E 's#^(.*)/[^/]*:func (Fuzz.*)#\1 \2#' | sort | while read -r dir name; do \
 		go test $$dir -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(FUZZTIME),30s) || exit 1; \
 	done
