@@ -19,8 +19,8 @@ type Report struct {
 // A StoreReport is about one store as some middlewares use it.
 type StoreReport struct {
 	Endpoint   string           // as the operator wrote it
-	Used       bool             // a request was counted there, or tried to be
-	Away       bool             // it is not asked, since it failed
+	Used       bool             // a configuration in force uses it, and a request was counted there, or tried to be
+	Away       bool             // it is in use, and not asked since it failed
 	Since      time.Time        // when it last went away or came back; zero: it never did
 	RoundTrips int64            // batches of calls that were answered or tried
 	Errors     map[string]int64 // failures by class
@@ -227,6 +227,8 @@ func addStore(r *Report, s *store) {
 		})
 		at = &r.Stores[len(r.Stores)-1]
 	}
+	// One that no configuration uses any more keeps the state that it had.
+	used := inForce(s)
 	s.mu.Lock()
 	for class, n := range s.errors {
 		at.Errors[class] += n
@@ -240,8 +242,9 @@ func addStore(r *Report, s *store) {
 	}
 	s.mu.Unlock()
 	s.ledger.mu.Lock()
-	at.Used = at.Used || s.batches > 0 || s.passed > 0
-	at.Away = at.Away || s.health >= away
+	used = used && (s.batches > 0 || s.passed > 0)
+	at.Used = at.Used || used
+	at.Away = at.Away || used && s.health >= away
 	at.RoundTrips += s.batches
 	for i, n := range s.latency {
 		at.Latency.Counts[i] += n
@@ -253,6 +256,9 @@ func addStore(r *Report, s *store) {
 	at.Batches.Sum += float64(s.mergedSum)
 	origin := s.origin
 	s.ledger.mu.Unlock()
+	if !used {
+		return
+	}
 	now := time.Now()
 	at.ClockOffset = time.Duration(int64(now.Sub(Began)) + origin - now.UnixNano())
 }
