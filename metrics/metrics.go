@@ -102,7 +102,7 @@ func stores(b *strings.Builder, reports []limiter.StoreReport) {
 	for i := range reports {
 		all = append(all, &reports[i])
 	}
-	family(b, "store_up", "gauge", "Whether the store is asked (1) or left alone since it failed (0); absent before its first use.")
+	family(b, "store_up", "gauge", "Whether the store is asked (1) or left alone since it failed (0); absent while it is not in use.")
 	for _, s := range all {
 		if s.Used {
 			sample(b, "store_up", label("store", s.Endpoint), digit(!s.Away))
