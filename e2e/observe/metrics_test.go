@@ -153,6 +153,15 @@ func TestMetricsCountWhatWasSent(t *testing.T) {
 		if got, want := s.sum("decisions_total", "scope", "api", "rule", "", "outcome", "allowed"), 101.0; got != want {
 			t.Errorf("after the reload %v were allowed, want %v", got, want)
 		}
+		// A store that no middleware uses any more is not away.
+		s.upUntil(0, lab.Faults{Refuse: true})
+		s.reload(map[string]options{"alone": everyWay["alone"]})
+		for g := range gateways {
+			left, _ := s.scrape(g)
+			if up, errors := left.sum("store_up"), left.sum("store_errors_total"); !math.IsNaN(up) || !(errors > 0) {
+				t.Errorf("gateway %d: a store that was left is up: %v, with %v errors", g, up, errors)
+			}
+		}
 	})
 }
 
