@@ -51,7 +51,7 @@ func describeWatching(s *setting) string {
 		text += ", log json"
 	}
 	if s.refusals > 0 {
-		text += ", one of " + strconv.FormatInt(s.refusals, 10) + " refusals logged"
+		text += ", refusals logged 1/" + strconv.FormatInt(s.refusals, 10)
 	}
 	if s.control {
 		text += ", control"
