@@ -31,6 +31,7 @@ type StoreOptions struct {
 	ReplicaOf *Store     // replicate this one, read-only
 	Cluster   bool       // cluster mode, all slots assigned to this node
 	Args      []string   // more options, such as "--maxmemory", "1mb"
+	Env       []string   // more of the environment, as NAME=value
 }
 
 // Store is one running Valkey or Redis. It keeps its port over restarts.
@@ -131,7 +132,7 @@ func (s *Store) start() error {
 	}
 	args = append(args, o.Args...)
 
-	proc, err := startProcess(s.output, s.dir, nil, s.binary, args...)
+	proc, err := startProcess(s.output, s.dir, o.Env, s.binary, args...)
 	if err != nil {
 		return err
 	}
