@@ -12,7 +12,12 @@ SUM      = $(BIN)/gotestsum --format pkgname --hide-summary skipped --jsonfile $
 LIGHT := ./host/... ./interpreted/... ./docs/... ./k6run/... ./cmd/... ./bench/... ./accuracy/...
 REAL  := ./lab/... ./real/... ./twins/... ./orders/... ./bodies/... ./recipes/... ./grpc/... ./observe/... ./browser/... ./faults/... ./operations/... ./soak/... ./compose/...
 
-.PHONY: help gatequota demo test e2e race lint fuzz bench bench-decision accuracy screenshot soak clean
+# All modules of ours but the one of Traefik, which takes each library in the version
+# that Traefik has, and the folders of npm packages.
+MODULES  := . ctl e2e e2e/tools
+PACKAGES := k6 e2e/browser
+
+.PHONY: help gatequota demo test e2e race lint vulndb fuzz bench bench-decision accuracy screenshot soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +32,7 @@ test: $(BIN)/gotestsum ## Run all tests that need only Go, compiled and interpre
 	@mkdir -p $(REPORTS)
 	$(call SUM,compiled) ./...
 	cd ctl && $(call SUM,command) ./...
+	cd e2e/tools && $(call SUM,tools) ./...
 	cd e2e && $(call SUM,interpreted) -count=1 $(LIGHT)
 
 race: $(BIN)/gotestsum ## Run the same tests with the race detector (needs a C compiler)
@@ -46,16 +52,18 @@ e2e: $(BIN)/gotestsum ## Run everything on real Traefik, real Valkey and Compose
 	cd ctl && GATEQUOTA_TEST_SERVER=redis-server $(call SUM,command-redis) -count=1 ./...
 	cd e2e && $(call SUM,real) -count=1 -p 1 -timeout 60m $(REAL)
 
-lint: $(BIN)/staticcheck ## Check formatting, vet, staticcheck, and what the interpreter cannot run
+lint: $(BIN)/staticcheck $(BIN)/licences $(BIN)/vulnerabilities ## Check the code, what the interpreter cannot run, and the dependencies' licences and vulnerabilities
 	@unformatted=$$(git ls-files '*.go' | grep -v '^vendor/' | xargs gofmt -l); \
 	if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
-	go vet ./...
-	go -C ctl vet ./...
-	go -C e2e vet ./...
-	$(BIN)/staticcheck ./...
-	cd ctl && $(BIN)/staticcheck ./...
-	cd e2e && $(BIN)/staticcheck ./...
+	for module in $(MODULES); do (cd $$module && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
 	go test ./internal/yaegirules
+	$(BIN)/licences $(MODULES) $(PACKAGES)
+	$(BIN)/vulnerabilities $(MODULES)
+
+vulndb: ## Know the vulnerabilities of today from now on: moves the version of the data that lint uses
+	@mkdir -p $(BIN)
+	go -C e2e/tools list -m golang.org/x/vulndb@latest >$(BIN)/vulndb
+	mv $(BIN)/vulndb e2e/tools/vulnerabilities/database
 
 fuzz: ## Fuzz all that reads what others write, each for a while: make fuzz FUZZTIME=10m
 	@grep -roE '^func Fuzz[A-Za-z]+' --include='*_test.go' --exclude-dir=vendor --exclude-dir=e2e --exclude-dir=ctl . | \
@@ -87,7 +95,7 @@ soak: ## Run two gateways for long, with reloads and random faults: make soak DU
 clean: ## Remove what the other targets made here
 	rm -rf $(BIN) $(REPORTS) k6/node_modules e2e/browser/node_modules
 
-$(BIN)/%: e2e/tools/go.mod e2e/tools/go.sum
+$(BIN)/%: e2e/tools/go.mod e2e/tools/go.sum $(wildcard e2e/tools/*/*.go) e2e/tools/vulnerabilities/database
 	@mkdir -p $(BIN)
-	go -C e2e/tools build -o $(BIN)/ gotest.tools/gotestsum honnef.co/go/tools/cmd/staticcheck
+	go -C e2e/tools build -o $(BIN)/ gotest.tools/gotestsum honnef.co/go/tools/cmd/staticcheck ./licences ./vulnerabilities
 	@touch $(BIN)/*
