@@ -90,11 +90,17 @@ func (s *site) dynamic(middlewares map[string]options) string {
 // one is a configuration with one middleware, at /quota.
 func (s *site) one(own options) string { return s.dynamic(map[string]options{"quota": own}) }
 
+// start starts a gateway.
+func (s *site) start(dynamic string, o lab.TraefikOptions) *lab.Traefik {
+	s.t.Helper()
+	o.LogLevel = "ERROR"
+	return lab.NewTraefik(s.t, o, dynamic)
+}
+
 // open starts one more gateway.
 func (s *site) open(dynamic string, o lab.TraefikOptions) *lab.Traefik {
 	s.t.Helper()
-	o.LogLevel = "ERROR"
-	door := lab.NewTraefik(s.t, o, dynamic)
+	door := s.start(dynamic, o)
 	s.doors = append(s.doors, door)
 	return door
 }
