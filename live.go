@@ -91,7 +91,6 @@ func keepLast(l *live) {
 // and no setting, which lead to it: the interpreter mixes such types up.
 type personal struct {
 	clients map[string]*control.Client // by digest
-	hold    bool                       // nothing is remembered of anybody
 	shared  bool                       // the policy counts in the counts of the top level
 	control *limiter.Control
 	scope   string
@@ -130,9 +129,9 @@ func changed(s *setting, state *control.State, by *limiter.Control) *setting {
 	}
 	top := c.policies[len(c.policies)-1]
 	for _, p := range c.policies {
-		if len(state.Clients) > 0 || state.Epoch.Version > 0 {
+		if len(state.Clients) > 0 {
 			p.personal = &personal{
-				clients: state.Clients, hold: state.Epoch.Version > 0, control: by, scope: s.scope, maxLog: s.maxLog,
+				clients: state.Clients, control: by, scope: s.scope, maxLog: s.maxLog,
 				tiers: map[string]*tier{}, shared: p.ordinary.limits[0].name == top.ordinary.limits[0].name,
 			}
 		}
@@ -278,9 +277,8 @@ func allowed(p *policy, c *control.Client, t *tier) *tier {
 }
 
 // personalOf returns what is set for a client: the tier of one with limits of its own, else
-// t, and for how many seconds more it is blocked, 0 if it is not. Of whom nothing is to be
-// remembered is forgotten.
-func personalOf(p *policy, digest, client string, t *tier) (own *tier, blocked int64) {
+// t, and for how many seconds more it is blocked, 0 if it is not.
+func personalOf(p *policy, digest string, t *tier) (own *tier, blocked int64) {
 	g := p.personal
 	c := g.clients[digest]
 	own = t
@@ -292,13 +290,6 @@ func personalOf(p *policy, digest, client string, t *tier) (own *tier, blocked i
 		}
 		if c.AllowUntil > now {
 			own = allowed(p, c, t)
-		}
-	}
-	if g.hold || c != nil && c.Epoch.Version > 0 {
-		if own.several != nil {
-			limiter.ForgetSeveral(own.several, client)
-		} else {
-			limiter.Forget(own.one, client)
 		}
 	}
 	return own, blocked

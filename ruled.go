@@ -148,7 +148,7 @@ func (m *ruled) passes(w http.ResponseWriter, req *http.Request, p *policy, guar
 	if client != "" {
 		t = tierOf(p, client, req, m.secret)
 		if p.personal != nil {
-			own, until := personalOf(p, keyDigest(client, m.secret), client, t)
+			own, until := personalOf(p, keyDigest(client, m.secret), t)
 			if until > 0 {
 				return m.passesBlock(w, req, p, t, until)
 			}

@@ -267,14 +267,10 @@ func Seconds(text string) int64 {
 }
 
 // InForce returns what of a state is in force at a time in unix seconds, nil if nothing is,
-// and when that changes by itself, 0 if never.
+// and when that changes by itself, 0 if never. Epochs are no part of it: see Holds.
 func InForce(s *State, now int64) (*State, int64) {
 	f := &State{Version: s.Version, Off: s.Off, DryRun: s.DryRun, Limits: s.Limits, Windows: s.Windows, Clients: map[string]*Client{}}
 	next := int64(0)
-	if held(s.Epoch, now) {
-		f.Epoch = s.Epoch
-		next = sooner(next, s.Epoch.At+HoldFor)
-	}
 	for digest, c := range s.Clients {
 		left := &Client{Hash: c.Hash}
 		if c.AllowUntil > now {
@@ -287,24 +283,53 @@ func InForce(s *State, now int64) (*State, int64) {
 			left.BlockUntil = c.BlockUntil
 			next = sooner(next, c.BlockUntil)
 		}
-		if held(c.Epoch, now) {
-			left.Epoch = c.Epoch
-			next = sooner(next, c.Epoch.At+HoldFor)
-		}
-		if left.AllowUntil > 0 || left.BlockUntil > 0 || left.Epoch.Version > 0 {
+		if left.AllowUntil > 0 || left.BlockUntil > 0 {
 			f.Clients[digest] = left
 		}
 	}
-	if !f.Off && f.DryRun == "" && len(f.Limits) == 0 && len(f.Windows) == 0 && len(f.Clients) == 0 && f.Epoch.Version == 0 {
+	if !f.Off && f.DryRun == "" && len(f.Limits) == 0 && len(f.Windows) == 0 && len(f.Clients) == 0 {
 		return nil, 0
 	}
 	return f, next
 }
 
-// held reports whether what an epoch is for is not remembered yet. By a clock that is
-// behind the one that made it, an epoch may lie ahead, if not by much.
-func held(e Epoch, now int64) bool {
-	return e.Version > 0 && now < e.At+HoldFor && now > e.At-HoldFor
+// A Hold says of whom nothing is remembered, and until when, in unix seconds of the store.
+// It is not changed once it was made.
+type Hold struct {
+	All     int64            // of nobody; 0: there is no such time
+	Clients map[string]int64 // by digest, in hexadecimal digits
+	Last    int64            // when all of it is over
+}
+
+// Holds returns of whom nothing is to be remembered at a time in unix seconds, nil if there
+// is no such client.
+func Holds(s *State, now int64) *Hold {
+	h := &Hold{Clients: map[string]int64{}}
+	if s.Epoch.Version > 0 && Held(s.Epoch.At+HoldFor, now) {
+		h.All = s.Epoch.At + HoldFor
+		h.Last = h.All
+	}
+	for _, c := range s.Clients {
+		until := c.Epoch.At + HoldFor
+		if c.Epoch.Version == 0 || !Held(until, now) {
+			continue
+		}
+		h.Clients[c.Hash] = until
+		if until > h.Last {
+			h.Last = until
+		}
+	}
+	if h.Last == 0 {
+		return nil
+	}
+	return h
+}
+
+// Held reports whether what is not to be remembered until a time, by a Hold, is not to be
+// now. By a clock that is behind the one that made an epoch, the epoch may lie ahead, if
+// not by much.
+func Held(until, now int64) bool {
+	return now < until && now > until-2*HoldFor
 }
 
 // sooner returns the earlier of two times, of which 0 is never.

@@ -311,11 +311,14 @@ func encode(b *batch) []string {
 	b.noted = false
 	calls := make([]string, len(b.asking))
 	for i, sl := range b.asking {
+		t := sl.table
+		if t.hold != nil && held(t, window.FixedClient(sl.count), sl.unix) {
+			sl.count = window.FixedApart(sl.count)
+		}
 		f := sl.count
 		if f.Unsettled > 0 {
 			sl.settled = window.FixedSettle(f)
 		}
-		t := sl.table
 		n, known := sl.requests+sl.settled, f.Known-f.Unsettled
 		if n < ready && known < ready && t.tailAt == sl.unix && t.tailEnd == f.End {
 			calls[i] = f.Key + numbers[n] + numbers[known] + t.tail // encodeOne, without the call

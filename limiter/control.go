@@ -100,6 +100,12 @@ return digest .. ' ' .. text
 
 var controlScript = resp.NewScript(ControlScript)
 
+// noFields and noDigest are what the script answers where nothing is set.
+const (
+	noFields = "[]"
+	noDigest = "97d170e1550eee4afc0af065b78cda302a97674c" // SHA-1 of it
+)
+
 // A Control is what an operator has changed of a scope while it runs, as this gateway
 // knows it. It belongs to the process, and outlives a reload.
 type Control struct {
@@ -119,6 +125,7 @@ type Control struct {
 	ended    func()
 	due      time.Time // when it is to be read again
 	cleaned  time.Time // when old reports were last removed
+	heard    bool      // the store answered when it was last to be read
 	readAt   time.Time // when it was last read; zero: never
 	digest   string    // of the fields
 	fields   string    // as they were read
@@ -150,6 +157,7 @@ func OpenControl(ctx context.Context, s *Settings, describe func(c *Control, ver
 	if c == nil {
 		c = &Control{name: s.Scope, head: head, ledger: l, opened: time.Now(), obeyed: map[string]control.Epoch{}, said: map[string]bool{}}
 		c.state, _ = control.Parse(nil)
+		c.digest, c.fields = noDigest, noFields
 		controls[name+" "+head] = c
 	}
 	controlsMu.Unlock()
@@ -239,41 +247,78 @@ func controlsOf(s *store) []*Control {
 	return found
 }
 
-// obey reads the controls of a store that are due, and sees to it that what is over is no
-// more in force.
-func obey(s *store) {
+// obey reads the controls of a store that are due, or all of them, and sees to it that what
+// is over is no more in force. It reports whether the store answered.
+func obey(s *store, all bool) bool {
+	heard := true
 	for _, c := range controlsOf(s) {
-		now := time.Now()
+		obeyOne(c, s, all)
 		c.mu.Lock()
-		due := !now.Before(c.due)
-		over := c.expires > 0 && storeTime(s, now)/second >= c.expires
+		heard = heard && c.heard
 		c.mu.Unlock()
-		if over {
-			enforce(c, s)
-		}
-		if due && healthOf(s) < away {
-			readControl(c, s)
-		}
+	}
+	return heard
+}
+
+// obeyOne is obey for one control.
+func obeyOne(c *Control, s *store, now bool) {
+	defer disobeyed(c, s)
+	c.mu.Lock()
+	c.heard = true
+	due := now || !time.Now().Before(c.due)
+	over := c.expires > 0 && storeTime(s, time.Now())/second >= c.expires
+	c.mu.Unlock()
+	if over {
+		enforce(c, s)
+	}
+	if due {
+		readControl(c, s)
 	}
 }
+
+// disobeyed ends a panic: the keeper has more to do than this.
+func disobeyed(c *Control, s *store) {
+	if r := recover(); r != nil {
+		lasting(s, "control "+c.head, fmt.Sprintf("what is set for the scope %s cannot be obeyed: %v", c.name, panicked(r)))
+	}
+}
+
+// What came of asking a store for a control.
+const (
+	unchanged = iota
+	changed
+	lostSome // the store has lost changes, and was not told to put them back
+	refused  // by the store
+	unheard  // of the store
+)
 
 // readControl reads a control, and reports at once what has become of a change.
 func readControl(c *Control, s *store) {
-	changed, back := askControl(c, s, false)
-	if back {
-		changed, _ = askControl(c, s, true)
+	came := askControl(c, s, false)
+	if came == lostSome {
+		came = askControl(c, s, true)
 	}
-	if changed {
-		askControl(c, s, false)
+	if came == changed {
+		came = askControl(c, s, false)
+	}
+	pause := controlEvery - time.Duration(mathrand.Int63n(int64(controlEvery/4)))
+	if came == unheard {
+		pause = 0 // the keeper waits as it is
 	}
 	c.mu.Lock()
-	c.due = time.Now().Add(controlEvery - time.Duration(mathrand.Int63n(int64(controlEvery/4))))
+	c.due = time.Now().Add(pause)
+	c.heard = came != unheard
 	c.mu.Unlock()
 }
 
-// askControl asks the store once, and reports whether something new was set. back says that
-// the store has lost changes, and was not told to put them back.
-func askControl(c *Control, s *store, restore bool) (changed, back bool) {
+// askControl asks the store once, and returns what came of it. It puts back what the store
+// has lost if it may.
+func askControl(c *Control, s *store, restore bool) int {
+	// By the store's clock, which is known when there is a connection.
+	err := connectFirst(s)
+	if err != nil {
+		return unheardOf(s, err)
+	}
 	now := time.Now()
 	at := storeTime(s, now) / second
 	c.mu.Lock()
@@ -292,43 +337,58 @@ func askControl(c *Control, s *store, restore bool) (changed, back bool) {
 		strconv.FormatInt(before, 10), strconv.FormatInt(version, 10), fields,
 	})
 	if err != nil {
-		if err != errCrowded {
-			failed(s, "", "", err)
-		}
-		return false, false
+		return unheardOf(s, err)
 	}
 	if reply.Kind == '-' {
 		countError(s, classOf(reply.Text, nil))
-		lasting(s, "control "+c.head, fmt.Sprintf("refuses to say what is set for the scope %s (%s); what was set before stays", c.name, reason(reply.Text, nil)))
-		return false, false
+		lasting(s, "control "+c.head, fmt.Sprintf("refuses to say what is set for the scope %s (%s); what was set before stays", c.name, controlReason(reply.Text)))
+		return refused
 	}
 	answered(s)
 	return takeControl(c, s, reply.Text, restore)
 }
 
-// takeControl takes over what the store says of a control.
-func takeControl(c *Control, s *store, text string, restored bool) (changed, back bool) {
-	digest, list, new := strings.Cut(text, " ")
-	now := time.Now()
-	c.mu.Lock()
-	if !new {
-		c.readAt = now
-		c.mu.Unlock()
-		return false, false
+// unheardOf notes that a store could not be asked.
+func unheardOf(s *store, err error) int {
+	if err != errCrowded {
+		failed(s, "", "", err)
 	}
+	return unheard
+}
+
+// controlReason is reason for what is no count.
+func controlReason(refusal string) string {
+	switch resp.Word(refusal) {
+	case "WRONGTYPE":
+		return "its key holds something else: delete it"
+	case "CONTROL":
+		return "it has more than 4096 fields, or more than 900000 bytes"
+	}
+	return reason(refusal, nil)
+}
+
+// takeControl takes over what the store says of a control.
+func takeControl(c *Control, s *store, text string, restored bool) int {
+	digest, list, more := strings.Cut(text, " ")
+	c.mu.Lock()
 	known := c.state.Version
+	same := digest != "" && !more && digest == c.digest
+	if same {
+		c.readAt = time.Now()
+	}
 	c.mu.Unlock()
+	if same {
+		return unchanged
+	}
 	var fields []string
-	if json.Unmarshal([]byte(list), &fields) != nil {
+	if !more || json.Unmarshal([]byte(list), &fields) != nil {
 		lasting(s, "control "+c.head, fmt.Sprintf("says something that cannot be read of what is set for the scope %s; what was set before stays", c.name))
-		return false, false
+		return refused
 	}
 	state, problems := control.Parse(fields)
-	if state.Version < known {
-		if !restored {
-			return false, true
-		}
-		tellScope(c.name, fmt.Sprintf("the version went back from %d to %d", known, state.Version))
+	if state.Version < known && !restored {
+		tellScope(c.name, fmt.Sprintf("the version went back from %d to %d: what this gateway has is put back", known, state.Version))
+		return lostSome
 	}
 	for _, p := range problems {
 		Complain(c, p.Field, p.Value, p.Want)
@@ -336,21 +396,30 @@ func takeControl(c *Control, s *store, text string, restored bool) (changed, bac
 	if state.Version != known {
 		tellScope(c.name, "version "+strconv.FormatInt(state.Version, 10)+" is obeyed")
 	}
-	obeyEpochs(c, state)
 	c.mu.Lock()
-	c.readAt = now
+	c.readAt = time.Now()
 	c.digest = digest
 	c.fields = list
 	c.state = state
 	c.mu.Unlock()
 	enforce(c, s)
-	return true, false
+	obeyEpochs(c, s, state)
+	return changed
 }
 
 // enforce finds what is in force now, and has the requests obey it.
 func enforce(c *Control, s *store) {
 	c.mu.Lock()
-	inForce, expires := control.InForce(c.state, storeTime(s, time.Now())/second)
+	state := c.state
+	c.mu.Unlock()
+	now := storeTime(s, time.Now()) / second
+	inForce, expires := control.InForce(state, now)
+	hold := control.Holds(state, now)
+	if hold != nil && (expires == 0 || hold.Last < expires) {
+		expires = hold.Last
+	}
+	setHold(c, hold)
+	c.mu.Lock()
 	was := c.inForce
 	c.inForce = inForce
 	c.expires = expires
@@ -366,6 +435,39 @@ func enforce(c *Control, s *store) {
 	if inForce == nil && was != nil {
 		ended()
 	}
+}
+
+// setHold sets of whom nothing is remembered. Their requests are counted in the store, and
+// what it answers is noted nowhere, so that no later call can tell it to a store whose keys
+// were deleted meanwhile. What passes without the store is noted: it is all that there is.
+func setHold(c *Control, h *control.Hold) {
+	c.ledger.mu.Lock()
+	if h == nil {
+		delete(c.ledger.holds, c.head)
+	} else {
+		c.ledger.holds[c.head] = h
+	}
+	c.ledger.mu.Unlock()
+	for _, t := range tablesIn(c.ledger) {
+		if t.scope == c.head {
+			t.ledger.mu.Lock()
+			t.hold = h
+			t.ledger.mu.Unlock()
+		}
+	}
+}
+
+// held reports whether nothing is remembered of a client at a time in unix seconds. The
+// table has a hold. Who calls it holds the ledger's mutex.
+func held(t *table, client string, unix int64) bool {
+	h := t.hold
+	if unix >= h.Last {
+		return false
+	}
+	if h.All > 0 && control.Held(h.All, unix) {
+		return true
+	}
+	return len(h.Clients) > 0 && control.Held(h.Clients[hexDigest(t, client)], unix)
 }
 
 // tellScope writes a line about what an operator has set for a scope.
@@ -394,8 +496,9 @@ func tellControl(scope string, was, is *control.State) {
 	}
 }
 
-// obeyEpochs forgets what new epochs say.
-func obeyEpochs(c *Control, state *control.State) {
+// obeyEpochs forgets what new epochs say. When it returns, no call is under way that could
+// tell the store of it.
+func obeyEpochs(c *Control, s *store, state *control.State) {
 	c.mu.Lock()
 	obeyed := map[string]control.Epoch{"": state.Epoch}
 	all := state.Epoch.Version > 0 && state.Epoch != c.obeyed[""]
@@ -423,6 +526,15 @@ func obeyEpochs(c *Control, state *control.State) {
 		}
 		forgetIn(t, hashes)
 	}
+	// The report waits for its turn behind what was written here. Others who log in at the
+	// same store in another way have connections of their own.
+	for _, other := range storesOf(c.ledger) {
+		if other != s {
+			other.turn.Lock()
+			//lint:ignore SA2001 to have waited is all
+			other.turn.Unlock()
+		}
+	}
 }
 
 // forgetIn forgets the clients of these digests in a table. It looks at each client, in
@@ -447,25 +559,15 @@ func forgetIn(t *table, hashes map[string]bool) {
 	}
 }
 
-// Forget has a gateway forget what it knows of a client, unless the store is away: then it
-// is all that limits the client.
-func Forget(l *Limiter, client string) {
-	l.ledger.mu.Lock()
-	if l.store != nil && l.store.health < away {
-		window.Forget(l.table.counts, l.table.entries, client)
+// connectFirst has a connection opened where there is none.
+func connectFirst(s *store) error {
+	if resp.Connected(s.link) {
+		return nil
 	}
-	l.ledger.mu.Unlock()
-}
-
-// ForgetSeveral is Forget for several limits.
-func ForgetSeveral(q *Several, client string) {
-	q.ledger.mu.Lock()
-	if q.store != nil && q.store.health < away {
-		for _, t := range q.tables {
-			window.Forget(t.counts, t.entries, client)
-		}
-	}
-	q.ledger.mu.Unlock()
+	deadline := time.Now().Add(s.timeout)
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	return connectAside(s, deadline)
 }
 
 // callReply is callAside for a script that answers with a text.

@@ -257,6 +257,9 @@ func forget() {
 	tables = map[string]*table{}
 	ledgers = map[string]*ledger{}
 	tablesMu.Unlock()
+	controlsMu.Lock()
+	controls = map[string]*Control{}
+	controlsMu.Unlock()
 	logged.mu.Lock()
 	logged.text.Reset()
 	logged.mu.Unlock()

@@ -91,7 +91,7 @@ func keep(s *store) {
 		} else {
 			time.Sleep(keeperInterval)
 			look(s)
-			obey(s)
+			obey(s, false)
 		}
 		s.ledger.mu.Lock()
 		active, asked := s.batches+s.passed, s.batches
@@ -153,8 +153,12 @@ func keeperEnded(s *store) {
 			tell(s, "keeper", fmt.Sprintf("keeping it failed: %v", panicked(r)))
 		}
 	}
+	controlled := len(controlsOf(s)) > 0
 	s.ledger.mu.Lock()
 	s.kept = false
+	if controlled {
+		startKeeper(s) // there may be no request that would
+	}
 	s.ledger.mu.Unlock()
 }
 
@@ -168,7 +172,10 @@ func probe(s *store) {
 	time.Sleep(pause)
 	refusal, err := tryScript(s)
 	if err == nil && (refusal == "" || resp.Word(refusal) == "NOPERM") {
-		recovered(s)
+		// What is to be forgotten is forgotten before the store is told of it.
+		if obey(s, true) {
+			recovered(s)
+		}
 		return
 	}
 	countError(s, classOf(refusal, err))
@@ -323,10 +330,9 @@ func push(s *store) bool {
 		for next >= 0 {
 			b := &batch{store: s, start: time.Now(), done: make(chan struct{})}
 			next = fillPart(b, t, next, all)
-			if len(b.slots)+len(b.groups) == 0 {
-				continue
+			if len(b.slots)+len(b.groups) > 0 {
+				lead(b)
 			}
-			lead(b)
 			if b.err != nil || b.owes {
 				s.mu.Lock()
 				s.pushDue = s.pushDue || all && b.err != nil
@@ -336,8 +342,9 @@ func push(s *store) bool {
 			if b.err != nil {
 				return false
 			}
-			// Meanwhile the requests have the connection.
-			time.Sleep(pushPause)
+			if len(b.slots)+len(b.groups) > 0 {
+				time.Sleep(pushPause) // meanwhile the requests have the connection
+			}
 		}
 	}
 	return true
@@ -356,6 +363,10 @@ func fillPart(b *batch, t *table, next int, all bool) int {
 	part, after := window.FixedPart(t.counts, unix, maxBatch, next)
 	for _, f := range part {
 		if f.Unsettled > 0 || all && f.Known > 0 {
+			if t.hold != nil && held(t, window.FixedClient(f), unix) {
+				b.owes = b.owes || f.Unsettled > 0 // when it may be told again
+				continue
+			}
 			if f.Key == "" {
 				setKey(t, f)
 			}
@@ -386,6 +397,10 @@ func fillGroups(b *batch, t *table, next int, all bool) int {
 			}
 			owed = window.LogOwed(e.Log)
 			b.owes = b.owes || owed // more of it than fits into one call, perhaps
+		}
+		if t.hold != nil && held(t, client, now/1000) {
+			b.owes = b.owes || owed
+			continue
 		}
 		if !all && !owed {
 			continue

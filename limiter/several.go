@@ -421,6 +421,9 @@ func encodeGroup(g *group) string {
 	g.settled = nil
 	g.told = nil
 	g.knew = nil
+	if q.tables[0].hold != nil && held(q.tables[0], g.client, g.now/1000) {
+		setApart(g)
+	}
 	for i, a := range g.accounts {
 		t := q.tables[i]
 		switch algorithm {
@@ -443,6 +446,16 @@ func encodeGroup(g *group) string {
 		}
 	}
 	return keys + args
+}
+
+// setApart gives a group accounts that nothing is known of and that nobody finds. Who calls
+// it holds the ledger's mutex.
+func setApart(g *group) {
+	var apart []*window.Account
+	for _, a := range g.accounts {
+		apart = append(apart, window.Apart(a))
+	}
+	g.accounts = apart
 }
 
 // countKey returns the encoded key of a count. Who calls it holds the ledger's mutex.

@@ -55,6 +55,9 @@ func askSingle(q *single, f *window.FixedCount, unix int64) {
 	if f.Key == "" {
 		setKey(t, f)
 	}
+	if t.hold != nil && held(t, window.FixedClient(f), unix) {
+		f = window.FixedApart(f)
+	}
 	call := encodeOne(t, f, 1, unix)
 	q.locks = false
 	s.ledger.mu.Unlock()

@@ -152,6 +152,19 @@ func newStore(o *StoreSettings, l *ledger) *store {
 	return s
 }
 
+// storesOf returns all stores that have this ledger.
+func storesOf(l *ledger) []*store {
+	storesMu.Lock()
+	defer storesMu.Unlock()
+	var found []*store
+	for _, s := range stores {
+		if s.ledger == l {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
 // serve notes that a middleware with this context and table uses the store.
 func serve(ctx context.Context, s *store, t *table) {
 	s.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gatequota/gatequota/control"
 	"github.com/gatequota/gatequota/window"
 )
 
@@ -16,6 +17,8 @@ type ledger struct {
 	mu    sync.Mutex
 	turns int64 // batches made, guarded by mu
 	calls int64 // names given to calls, guarded by mu
+	// holds are those of scopes, as they begin the store's keys; guarded by mu.
+	holds map[string]*control.Hold
 }
 
 // A table holds the counts of one name in one scope in this gateway's memory, for one
@@ -44,6 +47,7 @@ type table struct {
 	tail       string              // encoded arguments of the script that are the same for all
 	tailEnd    int64               // the end of the window for which they are, in unix seconds
 	tailAt     int64               // the time for which they are, in unix seconds
+	hold       *control.Hold       // of whom nothing is remembered; nil: all are
 
 	outageAllowed, outageSettled int64 // as of TableReport
 
@@ -62,7 +66,7 @@ func openLedger(name string) *ledger {
 	defer tablesMu.Unlock()
 	l := ledgers[name]
 	if l == nil {
-		l = &ledger{}
+		l = &ledger{holds: map[string]*control.Hold{}}
 		ledgers[name] = l
 	}
 	return l
@@ -99,6 +103,7 @@ func openTable(l *ledger, where, scope string, s *Settings, now time.Time) *tabl
 	l.mu.Lock()
 	t.origin = now.UnixNano() - int64(now.Sub(Began))
 	t.limit = window.Limit{Algorithm: s.Algorithm, Limit: s.Limit, Length: s.Window, Burst: s.Burst}
+	t.hold = l.holds[scope]
 	keepFor(t, &t.limit)
 	setMax(t, s.MaxClients)
 	l.mu.Unlock()

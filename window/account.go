@@ -569,3 +569,20 @@ func Forget(counts *FixedCounts, entries *Entries, client string) {
 		}
 	}
 }
+
+// Apart returns an account for the same client and windows that nothing is known of, and
+// that nobody finds: whatever is noted in it is forgotten with it.
+func Apart(a *Account) *Account {
+	if a.Entry == nil {
+		apart := &Account{Running: FixedApart(a.Running)}
+		if a.Before != nil {
+			apart.Before = FixedApart(a.Before)
+		}
+		return apart
+	}
+	e := &Entry{Key: a.Entry.Key, client: a.Entry.client}
+	if a.Entry.Log != nil {
+		e.Log = &Log{}
+	}
+	return &Account{Entry: e}
+}

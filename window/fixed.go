@@ -121,6 +121,11 @@ func FixedClient(f *FixedCount) string {
 	return f.client
 }
 
+// FixedApart is Apart for one count.
+func FixedApart(f *FixedCount) *FixedCount {
+	return &FixedCount{End: f.End, Key: f.Key, client: f.client}
+}
+
 // FixedAlone decides one request at a time in unix seconds without the store, and
 // counts it if it passes. asked says that the store was told of this request and
 // did not answer.
