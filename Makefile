@@ -9,15 +9,15 @@ SUM      = $(BIN)/gotestsum --format pkgname --hide-summary skipped --jsonfile $
 # not see: hence -count=1 below.
 
 # The end-to-end packages that need only Go, and those that need real parts.
-LIGHT := ./host/... ./interpreted/... ./docs/... ./k6run/... ./cmd/... ./bench/... ./accuracy/...
-REAL  := ./lab/... ./real/... ./twins/... ./orders/... ./bodies/... ./recipes/... ./grpc/... ./observe/... ./logs/... ./browser/... ./faults/... ./operations/... ./soak/... ./compose/...
+LIGHT := ./host/... ./release ./interpreted/... ./docs/... ./k6run/... ./cmd/... ./bench/... ./accuracy/...
+REAL  := ./lab/... ./real/... ./twins/... ./orders/... ./bodies/... ./recipes/... ./grpc/... ./observe/... ./logs/... ./browser/... ./faults/... ./operations/... ./soak/... ./compose/... ./release/archive
 
 # All modules of ours but the one of Traefik, which takes each library in the version
 # that Traefik has, and the folders of npm packages.
 MODULES  := . ctl e2e e2e/tools
 PACKAGES := k6 e2e/browser
 
-.PHONY: help gatequota demo test e2e race lint vulndb fuzz bench bench-decision accuracy screenshot soak clean
+.PHONY: help gatequota demo test e2e race lint vulndb release fuzz bench bench-decision accuracy screenshot soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ vulndb: ## Know the vulnerabilities of today from now on: moves the version of t
 	@mkdir -p $(BIN)
 	go -C e2e/tools list -m golang.org/x/vulndb@latest >$(BIN)/vulndb
 	mv $(BIN)/vulndb e2e/tools/vulnerabilities/database
+
+release: ## Make a release, and push nothing: make release VERSION=0.2.0
+	go -C e2e run ./release -version '$(VERSION)'
 
 fuzz: ## Fuzz all that reads what others write, each for a while: make fuzz FUZZTIME=10m
 	@grep -roE '^func Fuzz[A-Za-z]+' --include='*_test.go' --exclude-dir=vendor --exclude-dir=e2e --exclude-dir=ctl . | \

@@ -20,6 +20,7 @@ require (
 	github.com/redis/go-redis/v9 v9.21.0
 	github.com/traefik/paerser v0.2.2
 	github.com/traefik/yaegi v0.16.1
+	golang.org/x/mod v0.42.0
 	google.golang.org/grpc v1.85.0
 	gopkg.in/yaml.v3 v3.0.1
 )
