@@ -208,15 +208,26 @@ func ControlTime(c *Control) int64 {
 	return storeTime(s, time.Now()) / second
 }
 
+// complaints is how many fields with their values are named at most that cannot be obeyed,
+// in a scope and while the process runs.
+const complaints = 100
+
 // Complain logs, once for each value, that a field of a control cannot be obeyed.
 func Complain(c *Control, field, value, want string) {
-	key := field + " " + value
+	text := fmt.Sprintf("the field %s is ignored: %s: %s", short(field), short(value), want)
 	c.mu.Lock()
-	before := c.said[key]
-	c.said[key] = true
+	news := !c.said[text] && len(c.said) < complaints
+	if news {
+		c.said[text] = true
+	}
+	last := len(c.said) == complaints
 	c.mu.Unlock()
-	if !before {
-		tellScope(c.name, fmt.Sprintf("the field %s is ignored: %s: %s", short(field), short(value), want))
+	if !news {
+		return
+	}
+	tellScope(c.name, text)
+	if last {
+		tellScope(c.name, "what else is ignored is not named any more")
 	}
 }
 
@@ -372,7 +383,7 @@ func takeControl(c *Control, s *store, text string, restored bool) int {
 	digest, list, more := strings.Cut(text, " ")
 	c.mu.Lock()
 	known := c.state.Version
-	same := digest != "" && !more && digest == c.digest
+	same := !more && digest == c.digest
 	if same {
 		c.readAt = time.Now()
 	}
@@ -381,7 +392,7 @@ func takeControl(c *Control, s *store, text string, restored bool) int {
 		return unchanged
 	}
 	var fields []string
-	if !more || json.Unmarshal([]byte(list), &fields) != nil {
+	if json.Unmarshal([]byte(list), &fields) != nil {
 		lasting(s, "control "+c.head, fmt.Sprintf("says something that cannot be read of what is set for the scope %s; what was set before stays", c.name))
 		return refused
 	}
@@ -548,6 +559,7 @@ func forgetIn(t *table, hashes map[string]bool) {
 		}
 		clients, after := window.Clients(t.counts, t.entries, now, forgetPart, next)
 		t.ledger.mu.Unlock()
+		giveWay()
 		next = after
 		for _, client := range clients {
 			if hashes[hexDigest(t, client)] {

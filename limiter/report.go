@@ -3,6 +3,7 @@ package limiter
 import (
 	"errors"
 	"math/bits"
+	"runtime"
 	"sort"
 	"time"
 
@@ -329,6 +330,9 @@ func Nearest(most int) []ClientReport {
 	return all
 }
 
+// giveWay is called between two parts of a table, for requests to have their turn.
+var giveWay = runtime.Gosched
+
 // A near is a client as Nearest finds it.
 type near struct {
 	client             string
@@ -341,6 +345,7 @@ func nearestOf(t *table, most int) []ClientReport {
 	least := int64(0) // that one must have used to be among them
 	for next, seen := 0, 0; next >= 0 && seen < nearestMost; seen += nearestPart {
 		part, after := nearestIn(t, next, least)
+		giveWay()
 		next = after
 		if len(part) == 0 {
 			continue
