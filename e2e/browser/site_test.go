@@ -33,7 +33,7 @@ func newSite(t testing.TB) *site {
 	s := &site{store: lab.Valkey(t, lab.StoreOptions{})}
 	quota := func(options lab.Map) lab.Map {
 		options["sourceCriterion"] = lab.Map{"requestHeaderName": "X-API-Key"}
-		options["valkey"] = lab.Map{"endpoints": []string{s.store.Addr()}}
+		options["valkey"] = lab.Map{"endpoints": []string{s.store.Addr()}, "timeout": "2s"}
 		return lab.Quota(options)
 	}
 	s.routes = lab.Routes{
