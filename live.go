@@ -57,6 +57,7 @@ func inForce(l *live) (off bool, handler *ruled) {
 // calls it holds the mutex.
 func renew(l *live, state *control.State, generation int64) {
 	defer keepLast(l)
+	l.generation = generation // also where it fails, or each request would try it again
 	s := l.setting
 	if state != nil {
 		s = changed(l.setting, state, l.control)
@@ -68,7 +69,6 @@ func renew(l *live, state *control.State, generation int64) {
 	}
 	l.handler = newRuled(l.next, s, l.name, now)
 	l.state = state
-	l.generation = generation
 }
 
 func keepLast(l *live) {

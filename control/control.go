@@ -62,7 +62,8 @@ type Epoch struct {
 	At      int64 // unix seconds of the store
 }
 
-// A Problem is a field that cannot be read. Its text names what is wanted.
+// A Problem is a field that cannot be read. Want says what is wanted. What stands in place of
+// a hash is left out of Field.
 type Problem struct {
 	Field, Value, Want string
 }
@@ -91,9 +92,16 @@ func Parse(fields []string) (*State, []Problem) {
 	var problems []Problem
 	for i := 0; i+1 < len(fields); i += 2 {
 		want := parseField(s, fields[i], fields[i+1])
-		if want != "" {
-			problems = append(problems, Problem{Field: fields[i], Value: fields[i+1], Want: want})
+		if want == "" {
+			continue
 		}
+		field := fields[i]
+		if want == wantHash {
+			// In place of a client's hash its value may stand there, which nobody is to see.
+			name, _, _ := strings.Cut(field, ":")
+			field = name + ":..."
+		}
+		problems = append(problems, Problem{Field: field, Value: fields[i+1], Want: want})
 	}
 	return s, problems
 }
