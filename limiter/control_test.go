@@ -858,6 +858,14 @@ func TestEpochIsForItsScopeAlone(t *testing.T) {
 	f.controls.Change(controlKey, "epoch:"+fmt.Sprintf("%x", source.KeyedDigest("a secret of many bytes", "client")), epoch())
 	readControl(c, c.store)
 	known("other", "prefixed")
+	f.controls.Change(controlKey, "epoch", epoch())
+	readControl(c, c.store)
+	for name, l := range limiters {
+		take(l, "another", 7, time.Now())
+		if d, _ := takeAt(l, "another", time.Now()); d.Known != (name == "other" || name == "prefixed") {
+			t.Errorf("%s: another newcomer is remembered: %t", name, d.Known)
+		}
+	}
 	// Counts that come to be meanwhile, since a window changed.
 	long := f.hourOf(window.Fixed)
 	long.Window = 7200
