@@ -230,7 +230,11 @@ func (a *app) hint(err error) string {
 	case errors.Is(err, io.EOF), has("connection reset"):
 		return "The store hung up: if it speaks TLS there, give --tls."
 	case has("i/o timeout"), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Sprintf("Tried %s for %s: --timeout sets how long.", a.endpoint, a.timeout)
+		hint := fmt.Sprintf("Tried %s for %s: --timeout sets how long.", a.endpoint, a.timeout)
+		if a.tls || a.tlsCA != "" || a.tlsCert != "" || a.serverName != "" {
+			hint += " If the store does not speak TLS there, drop --tls and what goes with it."
+		}
+		return hint
 	}
 	return ""
 }

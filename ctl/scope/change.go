@@ -130,7 +130,7 @@ func (s *Scope) write(ctx context.Context, tx *redis.Tx, version int64, edits []
 		}
 	}
 	var added []*redis.StringCmd
-	_, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+	sent, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		p.HSet(ctx, s.key+":control", set...)
 		if len(gone) > 0 {
 			p.HDel(ctx, s.key+":control", gone...)
@@ -145,6 +145,11 @@ func (s *Scope) write(ctx context.Context, tx *redis.Tx, version int64, edits []
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	if err != nil {
+		for _, cmd := range sent { // the one that the store refused says why
+			if redis.HasErrorPrefix(err, "EXECABORT") && cmd.Err() != nil {
+				err = cmd.Err()
+			}
+		}
 		return fmt.Errorf("changing scope %s: %w", s.Name, err)
 	}
 	for i, cmd := range added {

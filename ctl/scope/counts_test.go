@@ -22,7 +22,7 @@ const hash = "481c55a1b2c3481c55a1b2c3481c55a1b2c3481c55a1b2c3481c55a1b2c3481c"
 func everyAlgorithm() []scope.Middleware {
 	return []scope.Middleware{{Name: "quota@file", Rules: []scope.Rule{{Source: source.Criterion{Header: "X-Api-Key", IPv6Subnet: 64}, Counts: []scope.Count{
 		{Name: "", Algorithm: "fixed-window", Limit: 100, Window: long},
-		{Name: "slide", Algorithm: "sliding-window", Limit: 100, Window: 86400},
+		{Name: "slide", Algorithm: "sliding-window", Limit: 100, Window: long},
 		{Name: "log", Algorithm: "sliding-log", Limit: 3, Window: 1000},
 		{Name: "pail", Algorithm: "token-bucket", Limit: 1000, Window: 1000, Burst: 500},
 	}}}}}
@@ -58,12 +58,11 @@ func TestStandings(t *testing.T) {
 		}
 	}
 	at := now(t, s)
-	day, _ := window.FixedAt(at, 86400)
 	decade, left := window.FixedAt(at, long)
 	s.Set(ctx, standin.Key("api", "", hash, decade), 130, 0)
 	s.Set(ctx, standin.Key("api", "", hash, decade-1), 9, 0)
-	s.Set(ctx, standin.Key("api", "slide:sw", hash, day), 10, 0)
-	s.Set(ctx, standin.Key("api", "slide:sw", hash, day-1), 50, 0)
+	s.Set(ctx, standin.Key("api", "slide:sw", hash, decade), 10, 0)
+	s.Set(ctx, standin.Key("api", "slide:sw", hash, decade-1), 50, 0)
 	for i, ago := range []int64{1000001, 900000, 500000, 400000, 1000} { // the first is no more in the window
 		s.ZAdd(ctx, standin.Key("api", "log:log", hash, 1000), redis.Z{Score: float64(at*1000 - ago), Member: strconv.Itoa(i)})
 	}
@@ -74,8 +73,8 @@ func TestStandings(t *testing.T) {
 	if f := standingOf(t, all, ""); f.Used != 130 || f.Left != 0 || f.Reset > left || f.Reset < left-later-1 || f.Wait != f.Reset {
 		t.Errorf("fixed window: %+v, %d s are left", f, left)
 	}
-	before := 50 * ((day+1)*86400 - at) / 86400
-	if f := standingOf(t, all, "slide"); f.Used > 10+before || f.Used < 10+before-1-later || f.Left != 100-f.Used || f.Reset < 1 || f.Reset > 2*86400 || f.Wait != 0 {
+	before := 50 * left / long
+	if f := standingOf(t, all, "slide"); f.Used > 10+before || f.Used < 10+before-1-later || f.Left != 100-f.Used || f.Reset < 1 || f.Reset > 2*long || f.Wait != 0 {
 		t.Errorf("sliding window: %+v, of the one before %d count", f, before)
 	}
 	// Of four units two have to go: the second oldest is 500 s old.
@@ -109,10 +108,9 @@ func TestKeysThatHoldNoCountCountNothing(t *testing.T) {
 	s := standin.NewStore(t)
 	standin.Start(t, s, &standin.Gateway{ID: "01", Host: "gw1", Scope: "api", Middlewares: everyAlgorithm()})
 	at := now(t, s)
-	day, _ := window.FixedAt(at, 86400)
 	decade, _ := window.FixedAt(at, long)
 	s.HSet(ctx, standin.Key("api", "", hash, decade), "a", "b")
-	s.Set(ctx, standin.Key("api", "slide:sw", hash, day), "many", 0)
+	s.Set(ctx, standin.Key("api", "slide:sw", hash, decade), "many", 0)
 	s.Set(ctx, standin.Key("api", "log:log", hash, 1000), "many", 0)
 	s.Set(ctx, standin.Key("api", "pail:tb", hash, 1000), "many", 0)
 	for _, each := range standings(t, open(t, s).Scope("api"), hash) {
@@ -162,7 +160,6 @@ func TestNearest(t *testing.T) {
 	api := open(t, s).Scope("api")
 	at := now(t, s)
 	decade, _ := window.FixedAt(at, long)
-	day, _ := window.FixedAt(at, 86400)
 	client := func(n int) string { return fmt.Sprintf("%064x", n) }
 	p := s.Pipeline()
 	for n := range 2500 { // more than one part of the search
@@ -170,7 +167,7 @@ func TestNearest(t *testing.T) {
 	}
 	p.Set(ctx, standin.Key("api", "", client(7001), decade), 95, 0)
 	p.Set(ctx, standin.Key("api", "", client(7002), decade-1), 99, 0)                                               // over
-	p.Set(ctx, standin.Key("api", "slide:sw", client(7003), day-1), 5000, 0)                                        // only the window before
+	p.Set(ctx, standin.Key("api", "slide:sw", client(7003), decade-1), 5000, 0)                                        // only the window before
 	p.ZAdd(ctx, standin.Key("api", "log:log", client(7004), 1000), redis.Z{Score: float64(at * 1000), Member: "a"}) // a third
 	p.ZAdd(ctx, standin.Key("api", "log:log", client(7005), 60), redis.Z{Score: float64(at * 1000), Member: "a"})   // of another window
 	p.HSet(ctx, standin.Key("api", "pail:tb", client(7006), 1000), "lack", 450*1000*1000, "at", at*1000)            // nine tenths
@@ -186,10 +183,10 @@ func TestNearest(t *testing.T) {
 	for _, c := range near.Clients {
 		got = append(got, c.Client[60:]+" "+c.Name)
 	}
-	// The window before weighs the less the later it is in the day, but 5000 of 100 do until
-	// half an hour before its end.
+	// The window before weighs the less the later it is in this one, but 5000 of 100 do until
+	// near its end.
 	want := []string{client(7003)[60:] + " slide", client(7001)[60:] + " ", client(7006)[60:] + " pail"}
-	if late := (day+1)*86400-at < 1800; !late && !slices.Equal(got[:3], want) {
+	if late := (decade+1)*long-at < long/40; !late && !slices.Equal(got[:3], want) {
 		t.Errorf("nearest are %q, want %q", got, want)
 	}
 	if few, err := api.Nearest(ctx, read(t, api), 4, 100); err != nil || standin.Real() && (few.All || few.Keys >= near.Keys) {
