@@ -167,7 +167,7 @@ func TestNearest(t *testing.T) {
 	}
 	p.Set(ctx, standin.Key("api", "", client(7001), decade), 95, 0)
 	p.Set(ctx, standin.Key("api", "", client(7002), decade-1), 99, 0)                                               // over
-	p.Set(ctx, standin.Key("api", "slide:sw", client(7003), decade-1), 5000, 0)                                        // only the window before
+	p.Set(ctx, standin.Key("api", "slide:sw", client(7003), decade-1), 5000, 0)                                     // only the window before
 	p.ZAdd(ctx, standin.Key("api", "log:log", client(7004), 1000), redis.Z{Score: float64(at * 1000), Member: "a"}) // a third
 	p.ZAdd(ctx, standin.Key("api", "log:log", client(7005), 60), redis.Z{Score: float64(at * 1000), Member: "a"})   // of another window
 	p.HSet(ctx, standin.Key("api", "pail:tb", client(7006), 1000), "lack", 450*1000*1000, "at", at*1000)            // nine tenths
