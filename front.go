@@ -58,7 +58,8 @@ func attend(f *front, w http.ResponseWriter, req *http.Request) bool {
 // watched answers a request for a path that is answered to those who watch, if it comes
 // from one of them.
 func watched(f *front, path string, w http.ResponseWriter, req *http.Request) bool {
-	if req.Method != http.MethodGet && req.Method != http.MethodHead {
+	// An escaped form of the path is another one to whoever guards it by the address.
+	if req.Method != http.MethodGet && req.Method != http.MethodHead || req.URL.RawPath != "" {
 		return false
 	}
 	switch {

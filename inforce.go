@@ -42,6 +42,11 @@ func stand(ctx context.Context, next http.Handler, s *setting, name string) *fro
 		l = &live{ctx: ctx, next: next, name: name, setting: s, control: by, tally: s.policies[len(s.policies)-1].tally}
 	}
 	loadedMu.Lock()
+	for old, m := range loadeds {
+		if m.ctx.Err() != nil {
+			delete(loadeds, old)
+		}
+	}
 	loadeds[name] = &loaded{ctx: ctx, name: name, setting: s, control: by}
 	loads++
 	loadedMu.Unlock()
@@ -129,7 +134,7 @@ func reportText(c *limiter.Control, obeyed, at int64) string {
 		each := reportMiddleware{Name: m.name}
 		for _, p := range m.setting.policies {
 			rule := reportRule{Rule: p.name, DryRun: dryRunInForce(p, state), Source: &p.criterion}
-			for _, l := range limitsInForce(m.setting, p, p.ordinary, state) {
+			for _, l := range limitsInForce(m.setting, p, state) {
 				rule.Counts = append(rule.Counts, reportCount{
 					Count: l.name, Algorithm: algorithmName(p), Limit: l.limit, Window: l.window, Burst: l.burst,
 				})
@@ -239,7 +244,7 @@ func statusView() *status.View {
 			each.Control, state = controlStatus(m.control)
 		}
 		for _, p := range s.policies {
-			for _, l := range limitsInForce(s, p, p.ordinary, state) {
+			for _, l := range limitsInForce(s, p, state) {
 				shown := status.Limit{
 					Middleware: m.name, Rule: p.name, Count: l.name, Algorithm: algorithmName(p), Limit: l.limit, Window: l.window, Burst: l.burst,
 					DryRun: dryRunInForce(p, state),

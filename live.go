@@ -26,8 +26,7 @@ type live struct {
 	tally   *tally.Tally // of the top level
 
 	mu         sync.Mutex
-	generation int64          // of what follows
-	state      *control.State // nil: nothing is in force
+	generation int64 // of what follows
 	handler    *ruled
 }
 
@@ -45,12 +44,16 @@ func serveLive(l *live, w http.ResponseWriter, req *http.Request) {
 // inForce returns whether the limiter is switched off, and else what limits requests.
 func inForce(l *live) (off bool, handler *ruled) {
 	state, generation := limiter.InForce(l.control)
+	if state != nil && state.Off {
+		return true, nil // whatever else is set, and be it wrong
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.handler == nil || l.generation != generation {
+	// Whoever was told of an older one meanwhile gets the newer.
+	if l.handler == nil || generation > l.generation || generation == 0 && l.generation > 0 {
 		renew(l, state, generation)
 	}
-	return l.state != nil && l.state.Off, l.handler
+	return false, l.handler
 }
 
 // renew makes the handler for what is in force. If that fails the last one goes on. Who
@@ -58,17 +61,22 @@ func inForce(l *live) (off bool, handler *ruled) {
 func renew(l *live, state *control.State, generation int64) {
 	defer keepLast(l)
 	l.generation = generation // also where it fails, or each request would try it again
-	s := l.setting
-	if state != nil {
-		s = changed(l.setting, state, l.control)
-		complain(l, state)
+	if state == nil {
+		state = &control.State{}
 	}
+	l.handler = handlerFor(l, state)
+	complain(l, state)
+}
+
+// handlerFor returns a handler for what is in force. What it is made of is its own, since
+// others serve requests by the setting meanwhile.
+func handlerFor(l *live, state *control.State) *ruled {
 	now := time.Now()
+	s := changed(l.setting, state, l.control)
 	for _, p := range s.policies {
 		equip(l.ctx, p, &s.common, now)
 	}
-	l.handler = newRuled(l.next, s, l.name, now)
-	l.state = state
+	return newRuled(l.next, s, l.name, now)
 }
 
 func keepLast(l *live) {
@@ -79,11 +87,7 @@ func keepLast(l *live) {
 	journal.Error(journal.Control, fmt.Sprintf("middleware %s: control: what was set cannot be obeyed: %v", l.name, r),
 		"middleware", l.name, "scope", l.setting.scope)
 	if l.handler == nil {
-		now := time.Now()
-		for _, p := range l.setting.policies {
-			equip(l.ctx, p, &l.setting.common, now)
-		}
-		l.handler = newRuled(l.next, l.setting, l.name, now)
+		l.handler = handlerFor(l, &control.State{})
 	}
 }
 
@@ -112,13 +116,14 @@ func changed(s *setting, state *control.State, by *limiter.Control) *setting {
 		}
 		q.told.DryRun = q.dryRun
 		made := map[*tier]*tier{}
-		q.ordinary = newTier(&q, s.scope, limitsInForce(s, p, p.ordinary, state))
+		changes, _ := changesOf(s, p, state)
+		q.ordinary = newTier(&q, s.scope, changedLimits(p, p.ordinary, changes))
 		made[p.ordinary] = q.ordinary
-		q.values = remake(s, p, &q, p.values, state, made)
-		q.hashes = remake(s, p, &q, p.hashes, state, made)
+		q.values = remake(s, p, &q, p.values, changes, made)
+		q.hashes = remake(s, p, &q, p.hashes, changes, made)
 		if p.plans != nil {
 			plans := *p.plans
-			plans.values = remake(s, p, &q, p.plans.values, state, made)
+			plans.values = remake(s, p, &q, p.plans.values, changes, made)
 			plans.otherwise = made[p.plans.otherwise]
 			q.plans = &plans
 		}
@@ -140,36 +145,110 @@ func changed(s *setting, state *control.State, by *limiter.Control) *setting {
 }
 
 // remake makes tiers anew for a policy.
-func remake(s *setting, from, to *policy, tiers map[string]*tier, state *control.State, made map[*tier]*tier) map[string]*tier {
+func remake(s *setting, from, to *policy, tiers map[string]*tier, changes []change, made map[*tier]*tier) map[string]*tier {
 	if tiers == nil {
 		return nil
 	}
 	all := map[string]*tier{}
 	for name, t := range tiers {
-		made[t] = newTier(to, s.scope, limitsInForce(s, from, t, state))
+		made[t] = newTier(to, s.scope, changedLimits(from, t, changes))
 		all[name] = made[t]
 	}
 	return all
 }
 
-// limitsInForce returns the limits of a tier as they are in force. Windows are the same for
-// all tiers; limits are replaced in the ordinary tier alone. What cannot be is left as it
-// was.
-func limitsInForce(s *setting, p *policy, t *tier, state *control.State) []limit {
-	limits := append([]limit(nil), t.limits...)
-	for i := range limits {
-		l := limits[i]
-		if length := state.Windows[l.name]; length > 0 {
-			l.window = length
+// A change is what is set for one limit of a policy; 0: nothing.
+type change struct {
+	limit  int64
+	window int64 // seconds
+}
+
+// changesOf returns what of a state is in force for each limit of a policy, and what cannot
+// be. A window is the same for all tiers and has to be right for each, a limit is that of
+// the ordinary tier alone.
+func changesOf(s *setting, p *policy, state *control.State) (changes []change, wrong []control.Problem) {
+	changes = nil
+	wrong = nil
+	for i, l := range p.ordinary.limits {
+		set := change{limit: state.Limits[l.name], window: state.Windows[l.name]}
+		if wrongChange(s, p, i, set) != "" {
+			// Of two that do not go together one may be right by itself.
+			whole := set
+			set.limit = 0
+			if want := wrongChange(s, p, i, set); want != "" {
+				wrong = append(wrong, control.Problem{Field: field("window", l.name), Value: seconds(set.window), Want: want})
+				set.window = 0
+			}
+			set.limit = whole.limit
+			if want := wrongChange(s, p, i, set); want != "" {
+				wrong = append(wrong, control.Problem{Field: field("limit", l.name), Value: strconv.FormatInt(set.limit, 10), Want: want})
+				set.limit = 0
+			}
 		}
-		if most := state.Limits[l.name]; most > 0 && t == p.ordinary {
-			l = relimit(p, l, most)
-		}
-		if wrongLimit(s.maxLog, p, &l) == "" {
-			limits[i] = l
+		changes = append(changes, set)
+	}
+	return changes, wrong
+}
+
+// wrongChange says why what is set for a limit of a policy cannot be, "" if it can.
+func wrongChange(s *setting, p *policy, i int, set change) string {
+	if set.limit == 0 && set.window == 0 {
+		return ""
+	}
+	want := wrongIn(s, p, p.ordinary, i, set)
+	if set.window == 0 {
+		return want
+	}
+	tiers := []map[string]*tier{p.values, p.hashes}
+	if p.plans != nil {
+		tiers = append(tiers, p.plans.values)
+	}
+	for _, all := range tiers {
+		for _, t := range all {
+			if want == "" {
+				want = wrongIn(s, p, t, i, set)
+			}
 		}
 	}
+	return want
+}
+
+// wrongIn is wrongChange for one tier.
+func wrongIn(s *setting, p *policy, t *tier, i int, set change) string {
+	l := changedLimit(p, t, i, set)
+	return wrongLimit(s.maxLog, p, &l)
+}
+
+// changedLimit returns a limit of a tier as it is by what is set for it.
+func changedLimit(p *policy, t *tier, i int, set change) limit {
+	l := t.limits[i]
+	if set.window > 0 {
+		l.window = set.window
+	}
+	if set.limit > 0 && t == p.ordinary {
+		l = relimit(p, l, set.limit)
+	}
+	return l
+}
+
+// limitsInForce returns the ordinary limits of a policy as they are in force.
+func limitsInForce(s *setting, p *policy, state *control.State) []limit {
+	changes, _ := changesOf(s, p, state)
+	return changedLimits(p, p.ordinary, changes)
+}
+
+// changedLimits returns the limits of a tier as they are by what is in force.
+func changedLimits(p *policy, t *tier, changes []change) []limit {
+	var limits []limit
+	for i := range t.limits {
+		limits = append(limits, changedLimit(p, t, i, changes[i]))
+	}
 	return limits
+}
+
+// seconds writes the length of a window.
+func seconds(n int64) string {
+	return strconv.FormatInt(n, 10) + "s"
 }
 
 // relimit returns a limit of another height. Where its burst was not given, it follows.
@@ -200,29 +279,21 @@ func wrongLimit(maxLog int64, p *policy, l *limit) string {
 // scope.
 func complain(l *live, state *control.State) {
 	counts := countsInForce(l.setting.scope)
+	const want = "no count of the scope is called so"
 	for count, n := range state.Limits {
 		if !counts[count] {
-			limiter.Complain(l.control, field("limit", count), strconv.FormatInt(n, 10), "no count of the scope is called so")
+			limiter.Complain(l.control, field("limit", count), strconv.FormatInt(n, 10), want)
 		}
 	}
 	for count, n := range state.Windows {
 		if !counts[count] {
-			limiter.Complain(l.control, field("window", count), strconv.FormatInt(n, 10), "no count of the scope is called so")
+			limiter.Complain(l.control, field("window", count), seconds(n), want)
 		}
 	}
 	for _, p := range l.setting.policies {
-		for _, each := range p.ordinary.limits {
-			most, length := state.Limits[each.name], state.Windows[each.name]
-			set := each
-			if length > 0 {
-				set.window = length
-			}
-			if most > 0 {
-				set = relimit(p, set, most)
-			}
-			if want := wrongLimit(l.setting.maxLog, p, &set); want != "" && (most > 0 || length > 0) {
-				limiter.Complain(l.control, field("limit", each.name), strconv.FormatInt(most, 10), want)
-			}
+		_, wrong := changesOf(l.setting, p, state)
+		for _, w := range wrong {
+			limiter.Complain(l.control, w.Field, w.Value, w.Want)
 		}
 	}
 }

@@ -109,6 +109,9 @@ func (m *ruled) formsPass(w http.ResponseWriter, req *http.Request, path *rule.P
 			dry = dry && p.dryRun
 		}
 	}
+	if len(policies) == 0 {
+		tally.Add(m.policies[rule.Find(m.matches, req, path.Clean)].tally, tally.Exempt)
+	}
 	// The guard is asked once, and by a policy that refuses if any does. What another
 	// policy refuses behind it is given back as well.
 	asks := -1
