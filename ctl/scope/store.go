@@ -44,7 +44,7 @@ type Store struct {
 
 // keysAtOnce is how many keys the store is asked to look at in one step of a search, a
 // fraction of a millisecond of its time, and how many commands go to it in one batch.
-const keysAtOnce = 1000
+const keysAtOnce = 500
 
 // quiet is for what the client library would print.
 type quiet struct{}
