@@ -30,6 +30,7 @@ type TraefikOptions struct {
 	Args     []string // more static options, as on the command line
 	Env      []string // more of the environment, as NAME=value
 	Plugin   string   // folder of the plugin; this checkout unless given
+	Host     string   // name of the machine as the gateway sees it, which only root can change
 }
 
 // Traefik is one running gateway.
@@ -124,7 +125,11 @@ func NewTraefik(t testing.TB, o TraefikOptions, dynamic string) *Traefik {
 		if o.Docker != "" {
 			args = append(args, "--providers.docker.endpoint="+o.Docker, "--providers.docker.exposedbydefault=false")
 		}
-		proc, err := startProcess(tr.output, tr.dir, o.Env, binary, append(args, o.Args...)...)
+		path, args := binary, append(args, o.Args...)
+		if o.Host != "" {
+			path, args = "unshare", append([]string{"--uts", "sh", "-c", `hostname "$0" && exec "$@"`, o.Host, binary}, args...)
+		}
+		proc, err := startProcess(tr.output, tr.dir, o.Env, path, args...)
 		if err != nil {
 			t.Fatal(err)
 		}
