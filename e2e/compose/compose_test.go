@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -81,6 +82,9 @@ func TestComposeFileHoldsOneQuotaOverTwoGateways(t *testing.T) {
 			}
 			if count := highestCount(t, p); count < test.least || count > test.most {
 				t.Errorf("the store counted %d, want %d to %d", count, test.least, test.most)
+			}
+			if refused := watched(t); refused != test.rejected {
+				t.Errorf("the gateways show that %d requests were refused, want %d", refused, test.rejected)
 			}
 			if test.mode == "shared" {
 				outage(t, p)
@@ -156,6 +160,46 @@ func outage(t *testing.T, p *project) {
 		t.Fatal(err)
 	}
 	lab.Until(t, "the store counts again", decided("shared"))
+}
+
+// watched returns how many requests the gateways refused together, as they show it to this
+// machine, on the ports for that alone.
+func watched(t *testing.T) int {
+	t.Helper()
+	const path = "/-/gatequota"
+	refused := regexp.MustCompile(`gatequota_decisions_total\{scope="apikey",rule="",outcome="refused",way="[a-z]+"\} (\d+)`)
+	total := 0
+	for _, gateway := range []string{"http://localhost:8091", "http://localhost:8092"} {
+		for _, found := range refused.FindAllStringSubmatch(read(t, gateway+path+"/metrics"), -1) {
+			n, err := strconv.Atoi(found[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			total += n
+		}
+		if page := read(t, gateway+path); !strings.Contains(page, "<!doctype html>") {
+			t.Errorf("%s: no page, but %.80q", gateway, page)
+		}
+	}
+	if page := read(t, "http://localhost:8081"+path); strings.Contains(page, "<!doctype html>") {
+		t.Errorf("the page is shown where everybody comes")
+	}
+	return total
+}
+
+// read returns the body of an answer.
+func read(t *testing.T, address string) string {
+	t.Helper()
+	response, err := http.Get(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
 }
 
 // experiment runs a k6 script with its defaults: the ports and limits are
