@@ -75,7 +75,10 @@ func (o options) release(ctx context.Context) error {
 	}
 	path := mod.Module.Mod.Path
 	_, major, _ := module.SplitPathVersion(path)
-	if err := errors.Join(valid(tag), module.CheckPathMajor(tag, major)); err != nil {
+	if err := valid(tag); err != nil {
+		return err
+	}
+	if err := module.CheckPathMajor(tag, major); err != nil {
 		return err
 	}
 	log, err := o.check(ctx, repository, tag)
@@ -90,10 +93,8 @@ func (o options) release(ctx context.Context) error {
 	}
 	tree := filepath.Join(aside, "tree")
 	defer func() {
-		clean := git{context.WithoutCancel(ctx), o.repository}
-		_, _ = clean.run("worktree", "remove", "--force", tree)
 		_ = os.RemoveAll(aside)
-		_, _ = clean.run("worktree", "prune")
+		_, _ = git{context.WithoutCancel(ctx), o.repository}.run("worktree", "prune")
 	}()
 	if _, err := repository.run("worktree", "add", "--quiet", "--detach", tree, "HEAD"); err != nil {
 		return err
