@@ -120,13 +120,13 @@ func output(t *testing.T) func() string {
 	}
 }
 
-func configure(name string, options map[string]any) (suite.New, error) {
+func configure(ctx context.Context, name string, options map[string]any) (suite.New, error) {
 	config := gatequota.CreateConfig()
 	if err := decodeGroup("", options, reflect.ValueOf(config).Elem()); err != nil {
 		return nil, err
 	}
 	return func(next http.Handler) (http.Handler, error) {
-		return gatequota.New(context.Background(), next, config, name)
+		return gatequota.New(ctx, next, config, name)
 	}, nil
 }
 

@@ -1029,3 +1029,18 @@ func underLoad(t *testing.T, way, workers int) {
 		t.Errorf("%s: %d passed in 20 rounds, want 5 in each", w.name, got)
 	}
 }
+
+// The same store may be written in two ways, and counted in twice by one gateway.
+func TestCallsOfTwoLedgersHaveNamesOfTheirOwn(t *testing.T) {
+	forget()
+	names := map[string]bool{}
+	for _, where := range []string{"tcp 127.0.0.1:6379 0", "tcp localhost:6379 0", "tcp 127.0.0.1:6379 1"} {
+		l := openLedger(where)
+		for i := 0; i < 1000; i++ {
+			names[callName(l)] = true
+		}
+	}
+	if len(names) != 3000 {
+		t.Errorf("%d names of 3000 calls", len(names))
+	}
+}

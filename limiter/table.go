@@ -66,7 +66,8 @@ func openLedger(name string) *ledger {
 	defer tablesMu.Unlock()
 	l := ledgers[name]
 	if l == nil {
-		l = &ledger{holds: map[string]*control.Hold{}}
+		// The same store may be written in two ways: calls have names of their own all the same.
+		l = &ledger{calls: int64(len(ledgers)) << 40, holds: map[string]*control.Hold{}}
 		ledgers[name] = l
 	}
 	return l

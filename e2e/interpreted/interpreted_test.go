@@ -44,13 +44,13 @@ func underTest(t *testing.T) suite.Plugin {
 	t.Helper()
 	plugin, output := load(t)
 	return suite.Plugin{
-		Configure: func(name string, options map[string]any) (suite.New, error) {
+		Configure: func(ctx context.Context, name string, options map[string]any) (suite.New, error) {
 			middleware, err := plugin.Middleware(name, options)
 			if err != nil {
 				return nil, err
 			}
 			return func(next http.Handler) (http.Handler, error) {
-				return middleware.NewHandler(context.Background(), next)
+				return middleware.NewHandler(ctx, next)
 			}, nil
 		},
 		Output: output,

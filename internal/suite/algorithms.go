@@ -485,7 +485,7 @@ func algorithmMisfits(t *T) {
 		{"cost", []any{"algorithm", "token-bucket", "limit", "9", "burst", "3", "cost", "4"}},
 		{"cost", []any{"algorithm", "sliding-log", "limit", "3", "cost", "4"}},
 	} {
-		newHandler, err := t.plugin.Configure(t.name(), with(t.options(nil), tt.options...))
+		newHandler, err := t.plugin.Configure(t.ctx, t.name(), with(t.options(nil), tt.options...))
 		if err == nil {
 			_, err = newHandler(served)
 		}

@@ -29,7 +29,7 @@ var load = tests{
 func (t *T) refused(options map[string]any, texts ...string) {
 	t.Helper()
 	name := t.name()
-	newHandler, err := t.plugin.Configure(name, options)
+	newHandler, err := t.plugin.Configure(t.ctx, name, options)
 	var h http.Handler
 	if err == nil {
 		h, err = newHandler(served)
@@ -150,7 +150,7 @@ func missingOptions(t *T) {
 	t.refused(t.shared("valkey", absent), "valkey.endpoints", "missing")
 	// A middleware whose name cannot be a scope needs one.
 	for _, name := range []string{"my quota@file", "a:b@docker", "größe@file"} {
-		newHandler, err := t.plugin.Configure(name, t.shared())
+		newHandler, err := t.plugin.Configure(t.ctx, name, t.shared())
 		if err == nil {
 			_, err = newHandler(served)
 		}
@@ -231,7 +231,7 @@ func rightOptions(t *T) {
 		{"valkey.tls.insecureSkipVerify", []any{"true", "false", true, false}},
 	} {
 		for _, value := range tt.values {
-			newHandler, err := t.plugin.Configure(t.name(), t.shared(tt.option, value))
+			newHandler, err := t.plugin.Configure(t.ctx, t.name(), t.shared(tt.option, value))
 			if err == nil {
 				_, err = newHandler(served)
 			}
@@ -336,7 +336,7 @@ func secretsNotInRefusals(t *T) {
 		{"valkey.tls.key", []any{secret}},
 		{"valkey.tls.cert", "-----BEGIN CERTIFICATE-----\n" + secret, "valkey.tls.key", "-----BEGIN EC PRIVATE KEY-----\n" + secret},
 	} {
-		newHandler, err := t.plugin.Configure(t.name(), t.shared(pairs...))
+		newHandler, err := t.plugin.Configure(t.ctx, t.name(), t.shared(pairs...))
 		if err == nil {
 			_, err = newHandler(served)
 		}

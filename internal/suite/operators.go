@@ -108,7 +108,7 @@ func tokensNotShown(t *T) {
 		t.shared("metrics.path", "/m", "metrics.tokenFile", token),
 		t.shared("metrics.path", "/m", "metrics.token", token, "metrics.tokenFile", token),
 	} {
-		newHandler, err := t.plugin.Configure(t.name(), options)
+		newHandler, err := t.plugin.Configure(t.ctx, t.name(), options)
 		if err == nil {
 			_, err = newHandler(served)
 		}

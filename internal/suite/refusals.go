@@ -335,7 +335,7 @@ func clientsNotInRefusals(t *T) {
 		t.shared("overrides", []any{entry("value", "a/"+secret, "limit", "5")}, "sourceCriterion", map[string]any{"pathSegment": "1"}),
 		t.shared("overrides", []any{entry("value", secret, "limit", "5")}, "sourceCriterion", map[string]any{"requestHost": true, "cookieName": "a"}),
 	} {
-		newHandler, err := t.plugin.Configure(t.name(), options)
+		newHandler, err := t.plugin.Configure(t.ctx, t.name(), options)
 		if err == nil {
 			_, err = newHandler(served)
 		}

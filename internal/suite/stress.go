@@ -12,7 +12,7 @@ import (
 // the store and in memory, while the store is stopped and started eight times, and
 // handlers are made anew as at a reload.
 func Stress(t *testing.T, plugin Plugin, n int) {
-	stress(&T{T: t, plugin: plugin}, n)
+	stress(newT(t, plugin), n)
 }
 
 func stress(t *T, n int) {

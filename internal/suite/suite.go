@@ -10,6 +10,7 @@
 package suite
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"strings"
@@ -24,20 +25,21 @@ type New func(next http.Handler) (http.Handler, error)
 // Plugin is the plugin under test.
 type Plugin struct {
 	// Configure decodes the options of the middleware called name as Traefik does,
-	// and returns what makes a handler of it for each of its routers. An option's
+	// and returns what makes a handler of it for each of its routers, which are in force
+	// until the context is done. An option's
 	// value is as a provider delivers it: a string, bool, float64, []any or
 	// map[string]any. Configure does not change options.
-	Configure func(name string, options map[string]any) (New, error)
+	Configure func(ctx context.Context, name string, options map[string]any) (New, error)
 	// Output returns all that the plugin has logged so far.
 	Output func() string
 }
 
 // Run runs all tests.
 func Run(t *testing.T, plugin Plugin) {
-	for _, group := range []tests{counting, answers, storeFailures, connections, clients, passage, memory, load, rules, severalLimits, algorithms, plans, identity, guards, told, refusedOptions, operators} {
+	for _, group := range []tests{counting, answers, storeFailures, connections, clients, passage, memory, load, rules, severalLimits, algorithms, plans, identity, guards, told, refusedOptions, operators, controls} {
 		for _, each := range group {
 			run := each.run
-			t.Run(each.name, func(inner *testing.T) { run(&T{T: inner, plugin: plugin}) })
+			t.Run(each.name, func(inner *testing.T) { run(newT(inner, plugin)) })
 		}
 	}
 }
@@ -52,12 +54,20 @@ type tests []struct {
 type T struct {
 	*testing.T
 	plugin Plugin
+	ctx    context.Context // of the configuration in force
+}
+
+// newT returns a test whose configuration is in force until its end.
+func newT(inner *testing.T, plugin Plugin) *T {
+	ctx, cancel := context.WithCancel(context.Background())
+	inner.Cleanup(cancel)
+	return &T{T: inner, plugin: plugin, ctx: ctx}
 }
 
 // sub runs a part of a test.
 func (t *T) sub(name string, run func(t *T)) {
 	t.Helper()
-	t.Run(name, func(inner *testing.T) { run(&T{T: inner, plugin: t.plugin}) })
+	t.Run(name, func(inner *testing.T) { run(newT(inner, t.plugin)) })
 }
 
 // patience bounds the wait for what must happen at some time: it is no
@@ -157,7 +167,7 @@ func clone(options map[string]any) map[string]any {
 // configure returns what makes handlers of one middleware.
 func (t *T) configure(name string, options map[string]any) New {
 	t.Helper()
-	newHandler, err := t.plugin.Configure(name, options)
+	newHandler, err := t.plugin.Configure(t.ctx, name, options)
 	if err != nil {
 		t.Fatalf("configuring %s: %v", name, err)
 	}

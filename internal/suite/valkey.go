@@ -28,8 +28,10 @@ type valkey struct {
 	counts    map[string]count                // by key
 	gateways  map[string]map[string]time.Time // when they were announced, by key
 	forbidden string                          // beginning of the keys that nobody may touch
+	reports   map[string]gatewayReport        // the last on each middleware
 
-	algorithms *meaning.Store // what is not counted in fixed windows
+	algorithms *meaning.Store       // what is not counted in fixed windows
+	controls   *fakevalkey.Controls // what operators have changed
 }
 
 type count struct {
@@ -50,7 +52,8 @@ func (t *T) valkey() *valkey {
 
 func (t *T) valkeyWith(config fakevalkey.Config) *valkey {
 	t.Helper()
-	v := &valkey{t: t, counts: map[string]count{}, gateways: map[string]map[string]time.Time{}}
+	v := &valkey{t: t, counts: map[string]count{}, gateways: map[string]map[string]time.Time{}, controls: &fakevalkey.Controls{}, reports: map[string]gatewayReport{}}
+	v.controls.After = v.note
 	// The system may give the port of a server that was stopped to a new one, while
 	// the plugin still knows the old one as failed, and goes on probing it.
 	for ours := false; !ours; {
@@ -71,6 +74,7 @@ func (t *T) valkeyWith(config fakevalkey.Config) *valkey {
 	v.Register(window.FixedSeveralScript, func(_ *fakevalkey.Server, args []string) string { return v.several(args) })
 	v.registerAlgorithms()
 	v.Register(limiter.AnnounceScript, func(_ *fakevalkey.Server, args []string) string { return v.announce(args) })
+	v.Register(limiter.ControlScript, v.controls.Call)
 	v.Handle("TIME", func(*fakevalkey.Server, []string) string {
 		now := v.now()
 		return fakevalkey.Array(fakevalkey.Bulk(strconv.FormatInt(now.Unix(), 10)), fakevalkey.Bulk(strconv.Itoa(now.Nanosecond()/1000)))
