@@ -192,6 +192,13 @@ func TestNearest(t *testing.T) {
 	if few, err := api.Nearest(ctx, read(t, api), 4, 100); err != nil || standin.Real() && (few.All || few.Keys >= near.Keys) {
 		t.Errorf("looked at %d keys, all %t, %v", few.Keys, few.All, err)
 	}
+	// The two keys of a sliding window are one client.
+	s.Set(ctx, standin.Key("api", "slide:sw", client(7003), decade), 1, 0)
+	twice, err := api.Nearest(ctx, read(t, api), 1<<30, 1<<30)
+	if n := len(slices.DeleteFunc(twice.Clients, func(s scope.Standing) bool { return s.Client != client(7003) })); n != 1 || err != nil {
+		t.Errorf("a client with two keys is there %d times, %v", n, err)
+	}
+	s.Del(ctx, standin.Key("api", "slide:sw", client(7003), decade))
 	largest, keys, all, err := api.Largest(ctx, 3, 1<<30)
 	if err != nil || !all || keys < 2506 || len(largest) != 3 || largest[0].Client != client(7006) || largest[1].Client != client(7003) {
 		t.Errorf("largest are %+v of %d keys, %t, %v", largest, keys, all, err)

@@ -139,11 +139,6 @@ func (r *reading) state() *State {
 		if report.At <= since {
 			continue
 		}
-		for m := range report.Middlewares {
-			for i := range report.Middlewares[m].Rules {
-				source.Prepare(&report.Middlewares[m].Rules[i].Source)
-			}
-		}
 		if known[id] == nil {
 			known[id] = &Gateway{ID: id}
 		}
