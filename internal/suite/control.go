@@ -311,7 +311,9 @@ func scopeObeys(t *T) {
 	newHandler := t.configure(names[0], t.controlled(v, scope, "window", "1d"))
 	var handlers []http.Handler
 	for i := 0; i < 2; i++ {
+		making.Lock()
 		h, err := newHandler(served)
+		making.Unlock()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -180,10 +181,17 @@ func (t *T) handler(name string, options map[string]any) http.Handler {
 	return t.before(served, name, options)
 }
 
+// making is held while a handler is made: Traefik makes one after another, and an
+// interpreter is not ready for more.
+var making sync.Mutex
+
 // before returns a handler in front of next.
 func (t *T) before(next http.Handler, name string, options map[string]any) http.Handler {
 	t.Helper()
-	h, err := t.configure(name, options)(next)
+	newHandler := t.configure(name, options)
+	making.Lock()
+	defer making.Unlock()
+	h, err := newHandler(next)
 	if err != nil {
 		t.Fatalf("making a handler of %s: %v", name, err)
 	}
