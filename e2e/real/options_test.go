@@ -234,12 +234,16 @@ func (p probe) check(t *testing.T, a lab.Answer) {
 	}
 }
 
+// token is what those who watch show.
+const token = "Beacon-2063"
+
 // optionSets returns options of middlewares that together have every option, each with a
 // value that is not its default where it may have another one, and requests for what is
 // not logged. A new option is one more line, at each of the levels that have it.
 func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[string][]given, []probe) {
 	own := authority.Issue(t, "gateway", "gateway")
 	inMemory := given{"mode", "local", "mode local"}
+	peers := []string{"127.0.0.1", "192.0.2.1"} // of Traefik, and of a request that httptest makes
 	sets := map[string][]given{
 		"all": {
 			{"limit", 7, "limit 7 in"},
@@ -263,6 +267,13 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 			{"valkey.tls.cert", own.CertFile, ""},
 			{"valkey.tls.key", own.KeyFile, ""},
 			{"valkey.tls.serverName", "store.test", ""},
+			{"metrics.path", "/all/-/metrics", "metrics on /all/-/metrics for [127.0.0.1/32 192.0.2.1/32] token false"},
+			{"metrics.allow", peers, ""},
+			{"status.path", "/all/-/status", "status on /all/-/status for [127.0.0.1/32 192.0.2.1/32] token true"},
+			{"status.allow", peers, ""},
+			{"status.token", token, ""},
+			{"control", true, ", control, mode shared"},
+			{"log", "text", ""},
 		},
 		"file": {
 			{"limit", 8, "limit 8 in"},
@@ -277,6 +288,14 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 			{"valkey.tls.insecureSkipVerify", true, "tls true"},
 			{"valkey.tls.cert", own.CertFile, ""},
 			{"valkey.tls.key", own.KeyFile, ""},
+			{"metrics.path", "/file/-/metrics", "metrics on /file/-/metrics for [127.0.0.1/32 192.0.2.1/32] token true"},
+			{"metrics.allow", peers, ""},
+			{"metrics.tokenFile", lab.PasswordFile(t, token+"\n"), ""},
+			{"status.path", "/file/-/status", "status on /file/-/status for [127.0.0.1/32 192.0.2.1/32] token true"},
+			{"status.allow", peers, ""},
+			{"status.tokenFile", lab.PasswordFile(t, token+"\n"), ""},
+			{"log.format", "text", ""},
+			{"log.refusals", "1/5", "refusals logged 1/5"},
 		},
 		"gateways": {
 			{"limit", 12, "limit 12 in"},
@@ -288,6 +307,9 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 			{"valkey.tls.insecureSkipVerify", true, ""},
 			{"valkey.tls.cert", own.CertFile, ""},
 			{"valkey.tls.key", own.KeyFile, ""},
+			{"metrics.path", "/gateways/-/metrics", "metrics on /gateways/-/metrics for [127.0.0.1/32 192.0.2.1/32] token true"},
+			{"metrics.allow", peers, ""},
+			{"metrics.token", token, ""},
 		},
 		"told": {
 			inMemory,
@@ -340,6 +362,10 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 	limited := func(limit string) map[string]string {
 		return map[string]string{status: "200", "X-RateLimit-Limit": limit}
 	}
+	watched := func(kind string) map[string]string {
+		return map[string]string{status: "200", "Content-Type": "~" + kind, "X-RateLimit-Limit": "", "X-Way": "", "X-RateLimit-Decision": ""}
+	}
+	shows := func(token string) map[string]string { return map[string]string{"Authorization": "Bearer " + token} }
 	probes := []probe{
 		{set: "all", header: map[string]string{"X-Customer": "c"}, want: map[string]string{
 			// The store lets nobody in without the password and the certificates.
@@ -347,6 +373,14 @@ func optionSets(t *testing.T, store *lab.Store, authority *lab.Authority) (map[s
 		}},
 		{set: "file", want: map[string]string{status: "200", "X-RateLimit-Decision": "shared", "X-RateLimit-Limit": "8"}},
 		{set: "gateways", want: limited("12")},
+		{set: "all", path: "/-/metrics", want: watched("text/plain")},
+		{set: "all", path: "/-/status", header: shows(token), want: watched("text/html")},
+		{set: "all", path: "/-/status", header: map[string]string{"X-Customer": "d"}, want: limited("7")},
+		{set: "file", path: "/-/metrics", header: shows(token), want: watched("text/plain")},
+		{set: "file", path: "/-/metrics", header: shows(token + "x"), want: limited("8")},
+		{set: "file", path: "/-/status", header: shows(token), want: watched("text/html")},
+		{set: "gateways", path: "/-/metrics", header: shows(token), want: watched("text/plain")},
+		{set: "gateways", path: "/-/metrics", want: limited("12")},
 		{set: "told", want: map[string]string{status: "200", "X-RateLimit-Limit": "90", "Access-Control-Expose-Headers": "~X-RateLimit-Limit"}},
 		{set: "told", header: one, want: map[string]string{
 			status: "418", body: "Too much, {sorry}", "Content-Type": "text/x-sorry", "X-RateLimit-Limit": "1",
@@ -620,7 +654,7 @@ func TestEveryOptionArrivesFromEveryProvider(t *testing.T) {
 					}
 				}
 			}
-			for _, secret := range []string{password, keySecret} {
+			for _, secret := range []string{password, keySecret, token} {
 				if strings.Contains(tr.Log(), secret) {
 					t.Errorf("%s is in the log", secret)
 				}
