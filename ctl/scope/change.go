@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -20,8 +21,12 @@ const (
 	keptEpochs = 24 * 60 * 60
 	// maxTries is how often a change is begun anew because another one came first.
 	maxTries = 100
-	// maxFields is how many fields are set at most: gateways refuse more than 4096.
+	// maxFields is how many fields are set at most while one for a client is added, and
+	// maxBytes how long they may be together. Gateways refuse more than 4096, and more than
+	// 900000 bytes, and obey nothing then: what is left is for what concerns all clients,
+	// such as to switch the limiter off.
 	maxFields = 4000
+	maxBytes  = 800000
 	// restoredIn is how long gateways may take to put back what the store lost.
 	restoredIn = 3 * time.Second
 )
@@ -107,8 +112,8 @@ func (s *Scope) tryChange(ctx context.Context, by string, edit func(st *State, v
 				edits = append(edits, Edit{Field: field})
 			}
 		}
-		if fields := len(st.Fields) + added(st, edits); fields > maxFields {
-			return fmt.Errorf("scope %s would have %d fields set, and gateways obey no more than %d: end what is not needed, with gatequota clear", s.Name, fields, maxFields)
+		if err := roomFor(st, edits); err != nil {
+			return fmt.Errorf("scope %s %w", s.Name, err)
 		}
 		return s.write(ctx, tx, version, edits, entries)
 	}, s.key+":control")
@@ -159,19 +164,45 @@ func (s *Scope) write(ctx context.Context, tx *redis.Tx, version int64, edits []
 	return nil
 }
 
-// added returns by how many fields edits make them more.
-func added(st *State, edits []Edit) int {
-	n := 0
+// roomFor refuses edits for clients that would leave too little room for others.
+func roomFor(st *State, edits []Edit) error {
+	after := maps.Clone(st.Fields)
+	clients := false
 	for _, e := range edits {
-		_, was := st.Fields[e.Field]
-		switch {
-		case !was && e.Value != "":
-			n++
-		case was && e.Value == "":
-			n--
+		delete(after, e.Field)
+		if e.Value != "" {
+			after[e.Field] = e.Value
+			clients = clients || clientOf(e.Field) != ""
 		}
 	}
-	return n
+	size := sizeOf(after)
+	const end = "end what is not needed, with gatequota clear"
+	switch {
+	case !clients:
+	case len(after) > max(maxFields, len(st.Fields)):
+		return fmt.Errorf("would have %d fields set, and %d are allowed while one for a client is added: %s", len(after), maxFields, end)
+	case size > max(maxBytes, sizeOf(st.Fields)):
+		return fmt.Errorf("would have %d bytes set, and %d are allowed while some for a client are added: %s", size, maxBytes, end)
+	}
+	return nil
+}
+
+// sizeOf returns how long fields are as gateways read them: as strings of one list in JSON.
+func sizeOf(fields map[string]string) int {
+	size := 0
+	for field, value := range fields {
+		size += len(field) + len(value) + len(`"","",`)
+	}
+	return size
+}
+
+// clientOf returns the digest of the client that a field is for, "" where it is for all.
+func clientOf(field string) string {
+	kind, client, _ := strings.Cut(field, ":")
+	if IsHash(client) && kind != "limit" && kind != "window" {
+		return client
+	}
+	return ""
 }
 
 // next returns the version of the next change: above all that gateways may have obeyed,
@@ -215,9 +246,8 @@ func entriesOf(st *State, edits []Edit, by string) []Entry {
 	var entries []Entry
 	for _, e := range edits {
 		entry := Entry{What: e.Field, Old: st.Fields[e.Field], New: e.Value, By: by}
-		kind, client, _ := strings.Cut(e.Field, ":")
-		if IsHash(client) && kind != "limit" && kind != "window" {
-			entry.What, entry.Client = kind, client
+		if entry.Client = clientOf(e.Field); entry.Client != "" {
+			entry.What, _, _ = strings.Cut(e.Field, ":")
 		}
 		entries = append(entries, entry)
 	}

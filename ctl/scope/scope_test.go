@@ -221,12 +221,58 @@ func TestFieldsAreBounded(t *testing.T) {
 		s.HSet(ctx, "rate:api:control", fmt.Sprintf("block:%064x", i), now(t, s)+600)
 	}
 	api := open(t, s).Scope("api")
-	_, _, err := api.Change(ctx, "", edits(scope.Edit{Field: "limit", Value: "1"}))
-	if err == nil || !strings.Contains(err.Error(), "no more than 4000") {
+	_, _, err := api.Change(ctx, "", edits(scope.Edit{Field: fmt.Sprintf("block:%064x", 4000), Value: "99999999999"}))
+	if err == nil || !strings.Contains(err.Error(), "4000 are allowed") {
 		t.Errorf("one field more: %v", err)
+	}
+	// However many clients are blocked, all of it can be switched off.
+	if _, _, err := api.Change(ctx, "", edits(scope.Edit{Field: "enabled", Value: "false"})); err != nil {
+		t.Errorf("switched off: %v", err)
+	}
+	if _, _, err := api.Change(ctx, "", edits(scope.Edit{Field: fmt.Sprintf("block:%064x", 2), Value: "99999999999"})); err != nil {
+		t.Errorf("the same field for longer: %v", err)
 	}
 	if _, _, err := api.Change(ctx, "", edits(scope.Edit{Field: fmt.Sprintf("block:%064x", 1)})); err != nil {
 		t.Errorf("one field less: %v", err)
+	}
+}
+
+func TestBytesAreBounded(t *testing.T) {
+	s := standin.NewStore(t)
+	value := fmt.Sprint(now(t, s)+600) + strings.Repeat(" a=1", 100)
+	for i := range 1646 { // of 486 bytes each
+		s.HSet(ctx, "rate:api:control", fmt.Sprintf("allow:%064x", i), value)
+	}
+	api := open(t, s).Scope("api")
+	_, _, err := api.Change(ctx, "", edits(scope.Edit{Field: fmt.Sprintf("allow:%064x", 1646), Value: value}))
+	if err == nil || !strings.Contains(err.Error(), "800000 are allowed") {
+		t.Errorf("one field more: %v", err)
+	}
+	if _, _, err := api.Change(ctx, "", edits(scope.Edit{Field: "enabled", Value: "false"})); err != nil {
+		t.Errorf("switched off: %v", err)
+	}
+}
+
+func TestReportsThatNobodyCanReckonWith(t *testing.T) {
+	s := standin.NewStore(t)
+	standin.Start(t, s, &standin.Gateway{ID: "01", Host: "gw1", Scope: "api", Middlewares: byKey()})
+	api := open(t, s).Scope("api")
+	for _, wrong := range []string{
+		`"version":9223372036854775807`, `"version":999999999999999`, `"version":-1`, `"counts":[{"limit":5,"window":0}]`, `"counts":[{"limit":5,"window":-60}]`,
+		`"counts":[{"limit":5,"window":9223372036854775807}]`, `"counts":[{"limit":0,"window":60}]`, `"counts":[{"limit":-5,"window":60}]`,
+		`"counts":[{"limit":5,"window":60,"burst":-1}]`, `"counts":[{"limit":5,"window":60},{}]`,
+	} {
+		if strings.HasPrefix(wrong, `"counts"`) {
+			wrong = `"middlewares":[{"name":"m","rules":[{"rule":"",` + wrong + `}]}]`
+		}
+		s.HSet(ctx, "rate:api:reports", "02", fmt.Sprintf(`{"at":%d,"host":"gw2",%s}`, now(t, s), wrong))
+		st := read(t, api)
+		if st.Reporting() != 1 || len(st.Counts()) != 2 {
+			t.Errorf("with %s %d report, and counts are %v", wrong, st.Reporting(), st.Counts())
+		}
+		if _, err := api.Standings(ctx, st, []scope.Client{st.ByHash(hash)}); err != nil {
+			t.Errorf("with %s: %v", wrong, err)
+		}
 	}
 }
 

@@ -130,7 +130,7 @@ func (r *reading) state() *State {
 	}
 	for id, text := range r.reports.Val() {
 		report := &Report{}
-		if err := json.Unmarshal([]byte(text), report); err != nil {
+		if err := json.Unmarshal([]byte(text), report); err != nil || !report.sound() {
 			if known[id] != nil {
 				st.Garbled = append(st.Garbled, id)
 			}
@@ -155,6 +155,28 @@ func (r *reading) state() *State {
 	})
 	slices.Sort(st.Garbled)
 	return st
+}
+
+// longestWindow bounds the windows that are believed in, in seconds, far above those that a
+// gateway can have.
+const longestWindow = 10000000000
+
+// sound tells whether one can reckon with a report: whoever may write into the store may
+// have written anything.
+func (r *Report) sound() bool {
+	if r.Version < 0 || r.Version >= window.MaxCount {
+		return false
+	}
+	for _, m := range r.Middlewares {
+		for _, rule := range m.Rules {
+			for _, c := range rule.Counts {
+				if c.Limit < 1 || c.Limit > window.MaxCount || c.Window < 1 || c.Window > longestWindow || c.Burst < 0 || c.Burst > window.MaxCount {
+					return false
+				}
+			}
+		}
+	}
+	return true
 }
 
 // Host returns the host that g reports, or "".
