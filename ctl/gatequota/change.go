@@ -128,7 +128,7 @@ func (a *app) entryTitle(e *scope.Entry, clients []scope.Client) string {
 	title += " " + brief(plain(e.Client))
 	for _, c := range clients {
 		if c.Hash == e.Client && c.By != "hash" {
-			title += " (" + c.By + ")"
+			title += " (" + plain(c.By) + ")"
 		}
 	}
 	return title

@@ -430,7 +430,7 @@ scope api: version 4, OFF: everything passes, dry run ON: nobody is refused
   allowed  ba7816bf8f01  limit 900 login=9 until <time>
   blocked  010101010101  until <time>
   IGNORED  limit         "10x": a whole number from 1 to 999999999999999 is wanted`)
-	if standin.Real() && !regexp.MustCompile(`^store unix:///\S+: (Valkey|Redis) \S+, answers in \d+\.\d ms; memory \d+\.\d \wiB, noeviction; \d+ clients?\n$`).MatchString(out[:strings.Index(out, "\n")+1]) {
+	if standin.Real() && !regexp.MustCompile(`^store unix:///\S+: (Valkey|Redis) \S+, answers in \d+\.\d\d ms; memory \d+\.\d \wiB, noeviction; \d+ clients?\n$`).MatchString(out[:strings.Index(out, "\n")+1]) {
 		t.Errorf("status begins with %q", out[:strings.Index(out, "\n")])
 	}
 	var view statusView
@@ -455,7 +455,7 @@ func TestEvictionIsWarnedOf(t *testing.T) {
 	a := &app{out: &out}
 	a.printHealth(&scope.Health{Endpoint: "e", Software: "Valkey", Version: "8.0.1", Memory: 3 << 20, MaxMemory: 64 << 20, Policy: "allkeys-lru", Clients: 1, Role: "slave", ClockOffset: -2})
 	expect(d.t, "health", out.String(), `
-store e: Valkey 8.0.1, answers in 0.0 ms, A REPLICA: gateways cannot count here; memory 3.0 MiB of 64.0 MiB, allkeys-lru; 1 client
+store e: Valkey 8.0.1, answers in 0.00 ms, A REPLICA: gateways cannot count here; memory 3.0 MiB of 64.0 MiB, allkeys-lru; 1 client
   WARNING: maxmemory-policy is allkeys-lru: a full store forgets counts, and hands out quota in silence; set it to noeviction
   its clock differs from that of this machine by -2.0 s`)
 }
@@ -564,6 +564,18 @@ func TestLog(t *testing.T) {
 	}
 	if code, _, _ := d.run("log", "-n", "0"); code != exitUsage {
 		t.Errorf("no lines: exit status %d", code)
+	}
+}
+
+func TestWhatAGatewayReportsIsPrintedPlainly(t *testing.T) {
+	d := newDesk(t)
+	mean := []scope.Middleware{{Name: "m\x1b[2J", Rules: []scope.Rule{{Rule: "r\x1b[2J", Source: source.Criterion{Header: "X\x1b[2J"},
+		Counts: []scope.Count{{Name: "c\x1b[2J", Algorithm: "a\x1b[2J", Limit: 5, Window: 3600}}}}}}
+	standin.Start(t, d.store, &standin.Gateway{ID: "66", Host: "h\x1b[2J", Scope: "api", Middlewares: mean})
+	for _, args := range [][]string{{"status"}, {"show", "abc"}, {"top", "--once"}, {"block", "abc", "--for", "1h"}, {"reset", "abc"}, {"clear", "abc"}, {"log"}, {"limit", "1", "--count", "x", "--yes"}} {
+		if _, out, errs := d.run(args...); strings.Contains(out+errs, "\x1b") {
+			t.Errorf("%s prints %q", args[0], out+errs)
+		}
 	}
 }
 

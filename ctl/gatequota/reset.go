@@ -110,7 +110,7 @@ func (a *app) printReset(v *changeView) {
 	rows := [][]string{{"COUNT", "BEFORE", "NOW", "LIMIT"}}
 	for i, s := range v.Reset.After {
 		if v.Reset.Before[i].Used > 0 || s.Used > 0 {
-			rows = append(rows, []string{countName(s.Name), fmt.Sprint(v.Reset.Before[i].Used), fmt.Sprint(s.Used), fmt.Sprint(s.Limit)})
+			rows = append(rows, []string{plain(countName(s.Name)), fmt.Sprint(v.Reset.Before[i].Used), fmt.Sprint(s.Used), fmt.Sprint(s.Limit)})
 		}
 	}
 	if len(rows) > 1 {
