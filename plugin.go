@@ -31,6 +31,11 @@ type middleware struct {
 	silent    bool // the fields are none
 	tally     *tally.Tally
 	sampler   *sampler // nil: no refusal is logged
+
+	// The most frequent decisions are those that are allowed by this way, and those that
+	// are refused by it from memory. They are counted here, without a call.
+	way              string
+	allowed, refused *int64
 }
 
 // New returns the middleware called name in front of next. Traefik calls it for
@@ -72,6 +77,14 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 		silent:    reply.Silent(p.ordinary.fields),
 		tally:     p.tally,
 		sampler:   p.sampler,
+		way:       limiter.Shared,
+		allowed:   tally.Counter(p.tally, tally.AllowedShared),
+		refused:   tally.Counter(p.tally, tally.RefusedMemory),
+	}
+	if m.local {
+		m.way = limiter.Local
+		m.allowed = tally.Counter(p.tally, tally.AllowedLocal)
+		m.refused = tally.Counter(p.tally, tally.RefusedLocal)
 	}
 	if m.limiter == nil {
 		return &otherwise{middleware: m, limiter: p.ordinary.several}, nil
@@ -161,24 +174,33 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		reply.Write(m.fields, w.Header(), d.Allowed, d.Remaining, d.Reset, d.Way)
 	}
 	if !d.Allowed {
-		m.refuse(w, req, client, d)
+		if m.sampler == nil && d.Known != m.local {
+			atomic.AddInt64(m.refused, 1)
+		} else {
+			countRefusal(m, client, d)
+		}
+		reply.Refuse(m.fields, w, req, d.RetryAfter)
 		return
 	}
-	if d.Way == limiter.Shared {
-		atomic.AddInt64(&m.tally.Shared, 1)
+	if d.Way == m.way {
+		atomic.AddInt64(m.allowed, 1)
 	} else {
 		tally.Count(m.tally, d)
 	}
 	m.next.ServeHTTP(w, req)
 }
 
-// refuse answers a request of a client that is over its limit.
-func (m *middleware) refuse(w http.ResponseWriter, req *http.Request, client string, d *window.Decision) {
-	tally.Count(m.tally, d)
+// countRefusal counts a request of a client that is over its limit, and logs it if it is
+// one of those that are.
+func countRefusal(m *middleware, client string, d *window.Decision) {
+	if d.Known != m.local {
+		atomic.AddInt64(m.refused, 1)
+	} else {
+		tally.Count(m.tally, d)
+	}
 	if m.sampler != nil && due(m.sampler) {
 		noteRefusal(m.sampler, client, d)
 	}
-	reply.Refuse(m.fields, w, req, d.RetryAfter)
 }
 
 // otherwise is a middleware whose one limit is counted otherwise than in fixed windows, or
@@ -205,10 +227,19 @@ func (o *otherwise) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		reply.Write(m.fields, w.Header(), d.Allowed, d.Remaining, d.Reset, d.Way)
 	}
 	if !d.Allowed {
-		m.refuse(w, req, client, d)
+		if m.sampler == nil && d.Known != m.local {
+			atomic.AddInt64(m.refused, 1)
+		} else {
+			countRefusal(m, client, d)
+		}
+		reply.Refuse(m.fields, w, req, d.RetryAfter)
 		return
 	}
-	tally.Count(m.tally, d)
+	if d.Way == m.way {
+		atomic.AddInt64(m.allowed, 1)
+	} else {
+		tally.Count(m.tally, d)
+	}
 	m.next.ServeHTTP(w, req)
 }
 

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/gatequota/gatequota/journal"
-	"github.com/gatequota/gatequota/limiter"
 	"github.com/gatequota/gatequota/window"
 )
 
@@ -50,7 +49,7 @@ const shownDigits = 12
 // noteRefusal logs a refusal. The client is shown by its digest alone.
 func noteRefusal(s *sampler, client string, d *window.Decision) {
 	way := d.Way
-	if d.Known && way == limiter.Shared {
+	if d.Known {
 		way = "memory"
 	}
 	digest := hex.EncodeToString([]byte(keyDigest(client, s.secret)))[:shownDigits]

@@ -276,12 +276,13 @@ func decide(l *Limiter, client string, at time.Duration, b *batch, sl *slot, pla
 // the ledger's mutex, which it gives back.
 func refuseKnown(l *Limiter, f *window.FixedCount, unix int64, d *window.Decision) {
 	d.Way = Shared
+	d.Known = true
 	if f.Lost+f.Unsettled > 0 || l.store.health >= away {
 		d.Way = Local
+		d.Known = false
 	}
 	d.Reset = f.End - unix
 	d.RetryAfter = d.Reset
-	d.Known = true
 	l.table.used = true
 	l.ledger.mu.Unlock()
 }

@@ -118,10 +118,11 @@ func refuseOne(q *Several, a *window.Account, left, now int64, d *window.Decisio
 	if q.refuses {
 		d.RetryAfter = -1
 	}
-	d.Known = true
 	d.Way = Shared
+	d.Known = true
 	if q.store.health >= away || window.Alone(a) {
 		d.Way = Local
+		d.Known = false
 	}
 	if d.Way == Shared && !q.refuses {
 		a.By = q.id
@@ -141,10 +142,11 @@ func refuseOne(q *Several, a *window.Account, left, now int64, d *window.Decisio
 // changed, and the time until which it is has not come. Who calls it holds the ledger's
 // mutex, which it gives back.
 func refuseAgain(q *Several, a *window.Account, now int64, d *window.Decision) {
-	d.Known = true
 	d.Way = Shared
+	d.Known = true
 	if q.store.health >= away {
 		d.Way = Local
+		d.Known = false
 	}
 	d.Reset = (a.Full - now + 999) / 1000
 	d.RetryAfter = (a.Until - now + 999) / 1000

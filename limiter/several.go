@@ -224,7 +224,7 @@ func refuseKnownSeveral(q *Several, accounts []*window.Account, now int64, d *wi
 	resets, waits := window.Waits(q.limits, accounts, q.cost, now)
 	window.Judge(lefts, resets, waits, q.cost, d)
 	d.Way = way
-	d.Known = true
+	d.Known = way == Shared
 	return true
 }
 

@@ -45,10 +45,6 @@ var kinds = [][2]string{
 // A Tally is how many requests became what under one rule of a scope. It may be counted in
 // by many at once.
 type Tally struct {
-	// Shared is AllowedShared, which has a field of its own so that the most frequent kind
-	// is counted without a call.
-	Shared int64
-
 	scope, rule string
 	counts      []int64
 }
@@ -82,11 +78,13 @@ func Open(scope, rule string) *Tally {
 
 // Add counts a request of a kind.
 func Add(t *Tally, kind int) {
-	if kind == AllowedShared {
-		atomic.AddInt64(&t.Shared, 1)
-		return
-	}
 	atomic.AddInt64(&t.counts[kind], 1)
+}
+
+// Counter returns where the requests of a kind are counted, by package atomic alone. It is
+// for kinds that are so frequent that a call of Add tells.
+func Counter(t *Tally, kind int) *int64 {
+	return &t.counts[kind]
 }
 
 // Count counts a request by what was decided.
@@ -111,7 +109,7 @@ func kindOf(d *window.Decision) int {
 		return AllowedLocal
 	case d.Allowed:
 		return AllowedOpen
-	case d.Way == limiter.Shared && d.Known:
+	case d.Known:
 		return RefusedMemory
 	case d.Way == limiter.Shared:
 		return RefusedShared
@@ -135,11 +133,9 @@ func All() []Total {
 	for _, key := range keys {
 		t := tallys[key]
 		for kind, words := range kinds {
-			n := atomic.LoadInt64(&t.counts[kind])
-			if kind == AllowedShared {
-				n = atomic.LoadInt64(&t.Shared)
-			}
-			all = append(all, Total{Scope: t.scope, Rule: t.rule, Outcome: words[0], Way: words[1], Count: n})
+			all = append(all, Total{
+				Scope: t.scope, Rule: t.rule, Outcome: words[0], Way: words[1], Count: atomic.LoadInt64(&t.counts[kind]),
+			})
 		}
 	}
 	return all

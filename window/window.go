@@ -31,8 +31,8 @@ type Decision struct {
 	// is then that of the limit that binds. It is nil where there is one limit alone.
 	Several *Standings
 
-	// Way says how it came about, and Known that what was known sufficed for it. They are
-	// for whoever asks; nothing here sets them.
+	// Way says how it came about, and Known that what was known of the store's count
+	// sufficed to refuse. They are for whoever asks; nothing here sets them.
 	Way   string
 	Known bool
 }
