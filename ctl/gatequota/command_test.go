@@ -571,7 +571,7 @@ func TestWhatAGatewayReportsIsPrintedPlainly(t *testing.T) {
 	d := newDesk(t)
 	mean := []scope.Middleware{{Name: "m\x1b[2J", Rules: []scope.Rule{{Rule: "r\x1b[2J", Source: source.Criterion{Header: "X\x1b[2J"},
 		Counts: []scope.Count{{Name: "c\x1b[2J", Algorithm: "a\x1b[2J", Limit: 5, Window: 3600}}}}}}
-	standin.Start(t, d.store, &standin.Gateway{ID: "66", Host: "h\x1b[2J", Scope: "api", Middlewares: mean})
+	standin.Start(t, d.store, &standin.Gateway{ID: "66", Host: "a\x1b[2J", Scope: "api", Middlewares: mean})
 	for _, args := range [][]string{{"status"}, {"show", "abc"}, {"top", "--once"}, {"block", "abc", "--for", "1h"}, {"reset", "abc"}, {"clear", "abc"}, {"log"}, {"limit", "1", "--count", "x", "--yes"}} {
 		if _, out, errs := d.run(args...); strings.Contains(out+errs, "\x1b") {
 			t.Errorf("%s prints %q", args[0], out+errs)
