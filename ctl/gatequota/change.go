@@ -24,6 +24,8 @@ type plan struct {
 	// check says in which way a gateway does not do what the change says, though it obeys
 	// it: nil where a report does not tell.
 	check func(r *scope.Report) string
+	// already says what is so where nothing is to be changed; empty: that it is so.
+	already string
 }
 
 // A changeView is what became of a change.
@@ -38,7 +40,8 @@ type changeView struct {
 	Gateways []gatewayView `json:"gateways"`
 	Reset    *resetView    `json:"reset,omitempty"`
 
-	state *scope.State
+	state   *scope.State
+	already string
 }
 
 // make makes a change and waits until the gateways obey it. Its second error says which of
@@ -57,7 +60,7 @@ func (a *app) make(ctx context.Context, p *plan) (view *changeView, err, disobey
 		return nil, exit(exitPartly, "the change is made (version %d), and whether it is obeyed cannot be read: %w", version, err), nil
 	}
 	view = &changeView{Scope: p.scope.Name, Version: version, Changes: entries, Clients: p.clients, Obeyed: st.Obeyed(version),
-		Waited: time.Since(began).Seconds(), Gateways: viewGateways(st, version), state: st}
+		Waited: time.Since(began).Seconds(), Gateways: viewGateways(st, version), state: st, already: p.already}
 	if view.Changes == nil {
 		view.Changes = []scope.Entry{}
 	}
@@ -103,7 +106,11 @@ func (a *app) apply(ctx context.Context, p *plan) error {
 func (a *app) printChange(v *changeView) {
 	now := v.state.Now / 1000
 	if len(v.Changes) == 0 {
-		fmt.Fprintf(a.out, "scope %s: that is so already (version %d)\n", v.Scope, v.Version)
+		already := v.already
+		if already == "" {
+			already = "that is so already"
+		}
+		fmt.Fprintf(a.out, "scope %s: %s (version %d)\n", v.Scope, already, v.Version)
 	} else {
 		fmt.Fprintf(a.out, "scope %s, version %d\n", v.Scope, v.Version)
 	}
@@ -159,11 +166,10 @@ func (a *app) begin(ctx context.Context) (*plan, *scope.State, error) {
 		return nil, nil, err
 	}
 	if st.Reporting() == 0 {
-		there := "no gateway announces itself"
-		if len(st.Gateways) > 0 {
-			there = plural(len(st.Gateways), "gateway") + " announced and none obeying"
+		if len(st.Gateways) == 0 {
+			return nil, nil, exit(exitFailed, "nobody would obey a change of scope %s (no gateway announces it%s)", s.Name, a.announced(ctx))
 		}
-		return nil, nil, exit(exitFailed, "nobody would obey a change of scope %s (%s): set control: true in the middleware", s.Name, there)
+		return nil, nil, exit(exitFailed, "nobody would obey a change of scope %s (%s announced and none obeying): set control: true in the middleware", s.Name, plural(len(st.Gateways), "gateway"))
 	}
 	return &plan{scope: s}, st, nil
 }
@@ -184,8 +190,11 @@ func until(text string) (int64, error) {
 		return 0, usage("--for is missing: say for how long, such as --for 1h")
 	}
 	seconds := control.Seconds(text)
+	if last := text[len(text)-1]; '0' <= last && last <= '9' { // of a window these are seconds, and here hardly what is meant
+		seconds = 0
+	}
 	if seconds == 0 {
-		return 0, usage("--for %q: a time from 1s to 366d is wanted, such as 30m, 1h or 7d", text)
+		return 0, usage("--for %q: a time with a unit from 1s to 366d is wanted, such as 30m, 1h or 7d", text)
 	}
 	return seconds, nil
 }
@@ -400,6 +409,7 @@ func (a *app) clearCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		p.already = "nothing is set for this client"
 		p.edit = func(*scope.State, int64) ([]scope.Edit, error) {
 			var edits []scope.Edit
 			for _, c := range p.clients {
@@ -471,7 +481,12 @@ func (a *app) dryRunCommand() *cobra.Command {
 		Long: `With on, requests are counted and reported and none is refused, whatever the options of the
 middlewares say; with off they are refused, whatever these say; default goes by them again.`,
 		Example: "  gatequota dry-run on", ValidArgs: []string{"on", "off", "default"},
-		Args: cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] != "on" && args[0] != "off" && args[0] != "default" {
+				return usage("dry-run: say on, off or default")
+			}
+			return nil
+		},
 	}
 	a.yesFlag(cmd)
 	a.byFlag(cmd)
@@ -508,7 +523,13 @@ default goes back to what the options say. Another window begins new counts.`,
 		Example: `  gatequota limit 200
   gatequota limit 20 --count login --window 5m
   gatequota limit default --count login`,
-		Args: cobra.ExactArgs(1), ValidArgs: []string{"default"},
+		ValidArgs: []string{"default"},
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage("limit: say one limit, such as 200, or default")
+			}
+			return nil
+		},
 	}
 	cmd.Flags().StringVarP(&name, "count", "c", "", "the count whose limit it is (default: that without a name)")
 	cmd.Flags().StringVarP(&length, "window", "w", "", "the length of its window, such as 60s or 1h")

@@ -162,7 +162,7 @@ scope api, version 2
   block ba7816bf8f01  until <time>  ->  -
 obeyed by 2 gateways after <n>s: gw1, gw2`)
 	expect(t, "clear again", d.done("clear", "--hash", abc), `
-scope api: that is so already (version 2)
+scope api: nothing is set for this client (version 2)
 obeyed by 2 gateways after <n>s: gw1, gw2`)
 	if len(d.fields()) != 0 {
 		t.Errorf("set is %v", d.fields())
@@ -206,7 +206,7 @@ obeyed by 2 gateways after <n>s: gw1, gw2`)
 		{"allow abc --limit nix=6 --for 1h", "no limit of that name; there are: none with a name"},
 		{"allow 192.0.2.7 --limit nix=6 --for 1h", "no limit of that name; there are: login"},
 		{"allow 192.0.2.7 --limit login=999999999999999 --for 1h", "cannot be counted by sliding-window"},
-		{"allow abc --limit 5 --for 1x", "a time from 1s to 366d"},
+		{"allow abc --limit 5 --for 1x", "a time with a unit from 1s to 366d"},
 		{"allow --limit 5 --for 1h", "VALUE is missing"},
 		{"allow abc --hash " + abc + " --limit 5 --for 1h", "both name a client"},
 		{"block --hash abc --for 1h", "64 hexadecimal digits"},
@@ -269,7 +269,7 @@ obeyed by 2 gateways after <n>s: gw1, gw2`)
 		{"limit 5 --window 1.5s --yes", "a time in whole seconds"},
 		{"limit 5 --count nix --yes", "there is no such count; there are: login"},
 		{"limit 999999999999999 --count login --yes", "cannot be counted by sliding-window in windows of 1d: at most 104249991"},
-		{"limit --yes", "accepts 1 arg"},
+		{"limit --yes", "say one limit"},
 	} {
 		if code, _, errors := d.run(strings.Fields(test.args)...); code != exitUsage || !strings.Contains(errors, test.want) {
 			t.Errorf("%s: exit status %d\n%s", test.args, code, errors)
@@ -471,8 +471,8 @@ client ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad, by head
   rules    (top level)
   BLOCKED  until <time>
   allowed  until <time>
-  COUNT        ALGORITHM     WINDOW  USED          LIMIT  LEFT  PASSES      ALL FREE
-  (top level)  fixed-window  3650d    130  500 (allowed)   370     now  in <span>
+  COUNT        ALGORITHM     WINDOW  USED          LIMIT  LEFT     PASSES   ALL FREE
+  (top level)  fixed-window  3650d    130  500 (allowed)   370  in <span>  in <span>
   OTHER KEY                                                                                    VALUE         GOES
   rate:api:former:{ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad}:7      3  in <span>`)
 	if code != 0 || !strings.Contains(errors, "not counted by address") {
@@ -544,8 +544,8 @@ func TestKeyedDigests(t *testing.T) {
 
 func TestLog(t *testing.T) {
 	d := newDesk(t)
-	if out := d.done("log"); out != "" {
-		t.Errorf("nothing was changed: %s", out)
+	if code, out, _ := d.run("log"); code != exitDone || out != "" {
+		t.Errorf("nothing was changed: exit status %d, %s", code, out)
 	}
 	d.done("limit", "200", "--yes")
 	d.done("block", "--hash", abc, "--for", "1h", "--by", "bob\x1b[31m")

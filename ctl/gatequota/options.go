@@ -144,9 +144,14 @@ func secretIn(flag, path string) (string, error) {
 	return secret, nil
 }
 
+// encrypted tells whether the connection is to be encrypted.
+func (a *app) encrypted() bool {
+	return a.tls || a.tlsCA != "" || a.tlsCert != "" || a.tlsKey != "" || a.serverName != ""
+}
+
 // encryption returns nil where there is none.
 func (a *app) encryption() (*tls.Config, error) {
-	if !a.tls && a.tlsCA == "" && a.tlsCert == "" && a.tlsKey == "" && a.serverName == "" {
+	if !a.encrypted() {
 		return nil, nil
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: a.serverName}
@@ -201,6 +206,18 @@ func (a *app) read(ctx context.Context) (*scope.Scope, *scope.State, error) {
 	return s, st, err
 }
 
+// announced names the scopes that gateways announce, for who has named another one.
+func (a *app) announced(ctx context.Context) string {
+	names, err := a.store.Scopes(ctx)
+	switch {
+	case err != nil:
+		return ""
+	case len(names) == 0:
+		return fmt.Sprintf("; none is announced under the prefix %s at %s", a.prefix, a.endpoint)
+	}
+	return "; there are: " + plain(strings.Join(names, ", "))
+}
+
 // hint says what to do about an error of the store.
 func (a *app) hint(err error) string {
 	text := err.Error()
@@ -227,11 +244,15 @@ func (a *app) hint(err error) string {
 		return "The store runs in cluster mode, which Gatequota does not support."
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return fmt.Sprintf("Tried %s: is the store there? --endpoint or GATEQUOTA_ENDPOINT names it.", a.endpoint)
-	case errors.Is(err, io.EOF), has("connection reset"):
+	case has("redis: can't parse"):
+		return fmt.Sprintf("What answers at %s is no Valkey: --endpoint or GATEQUOTA_ENDPOINT names the store.", a.endpoint)
+	case (errors.Is(err, io.EOF) || has("connection reset") || has("broken pipe")) && a.encrypted():
+		return "The store hung up: it may want a certificate: give --tls-cert and --tls-key."
+	case errors.Is(err, io.EOF), has("connection reset"), has("broken pipe"):
 		return "The store hung up: if it speaks TLS there, give --tls."
 	case has("i/o timeout"), errors.Is(err, context.DeadlineExceeded):
 		hint := fmt.Sprintf("Tried %s for %s: --timeout sets how long.", a.endpoint, a.timeout)
-		if a.tls || a.tlsCA != "" || a.tlsCert != "" || a.serverName != "" {
+		if a.encrypted() {
 			hint += " If the store does not speak TLS there, drop --tls and what goes with it."
 		}
 		return hint
@@ -286,7 +307,7 @@ func (a *app) value(arg string) (string, error) {
 func (a *app) oneClient(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) > 1:
-		return usage("%s takes one VALUE, and %d are there", cmd.CommandPath(), len(args))
+		return usage("%s takes one VALUE, and %d are there: put quotes around one with a blank in it", cmd.CommandPath(), len(args))
 	case len(args) == 1 && a.hash != "":
 		return usage("VALUE and --hash both name a client: give one of them")
 	case len(args) == 0 && a.hash == "":

@@ -65,6 +65,9 @@ plans and overrides of the options are not known here.`,
 					v.AllowedUntil, v.BlockedUntil = inForce(set.AllowUntil, st.Now), inForce(set.BlockUntil, st.Now)
 				}
 			}
+			for i := range v.Standings {
+				v.Standings[i].Wait = max(v.Standings[i].Wait, v.BlockedUntil-st.Now/1000) // who is blocked waits for that as well
+			}
 			v.Rules, v.Standings, v.Keys = orEmpty(v.Rules), orEmpty(v.Standings), orEmpty(v.Keys)
 			view.Clients = append(view.Clients, v)
 		}
@@ -78,7 +81,11 @@ plans and overrides of the options are not known here.`,
 			a.printClient(&view.Clients[i], st)
 		}
 		if st.Reporting() == 0 {
-			fmt.Fprintf(a.err, "gatequota: no gateway of scope %s reports its limits (control: true makes it do so): the value was taken for that of a header\n", s.Name)
+			why := fmt.Sprintf("no gateway of scope %s reports its limits (control: true makes it do so)", s.Name)
+			if len(st.Gateways) == 0 {
+				why = fmt.Sprintf("no gateway announces scope %s%s", s.Name, a.announced(ctx))
+			}
+			fmt.Fprintf(a.err, "gatequota: %s: the value was taken for that of a header\n", why)
 		}
 		return nil
 	}
@@ -109,6 +116,12 @@ func (a *app) printClient(v *clientView, st *scope.State) {
 			names = append(names, plain(countName(name)))
 		}
 		fmt.Fprintf(a.out, "  rules    %s\n", strings.Join(names, ", "))
+	}
+	if st.Set.Off {
+		fmt.Fprintln(a.out, "  OFF      everything passes, until gatequota on")
+	}
+	if st.Set.DryRun == "true" {
+		fmt.Fprintln(a.out, "  dry run  nobody is refused")
 	}
 	if v.BlockedUntil > 0 {
 		fmt.Fprintf(a.out, "  BLOCKED  until %s\n", clock(v.BlockedUntil, st.Now/1000))
@@ -188,6 +201,9 @@ func (a *app) logCommand() *cobra.Command {
 				}
 			}
 			if !follow {
+				if last == "0" && !a.json {
+					fmt.Fprintf(a.err, "gatequota: no change of scope %s is remembered in this store\n", s.Name)
+				}
 				return nil
 			}
 			select {
