@@ -323,7 +323,7 @@ func TestAGatewayThatEndedIsWaitedForInVain(t *testing.T) {
 	s := newSite(t)
 	s.doors[1].Kill()
 	code, out, errs := s.desk.run("block", "bad", "--for", "1h")
-	if code != 3 || !strings.Contains(errs, "obeys version 0") || strings.Contains(out, "obeyed by") {
+	if code != 3 || !strings.Contains(errs, ": gw2 obeys version 0, ") || strings.Contains(out, "obeyed by") {
 		t.Errorf("exit status %d\n%s%s", code, out, errs)
 	}
 	if a := s.client.Get(lab.Keyed(s.doors[0].URL+"/", "bad")); a.Status != 429 {
@@ -331,7 +331,7 @@ func TestAGatewayThatEndedIsWaitedForInVain(t *testing.T) {
 	}
 	lab.Until(t, "it is forgotten", func() bool {
 		code, out, _ := s.desk.run("off", "--yes")
-		return code == 0 && strings.Contains(out, "obeyed by 1 gateway ")
+		return code == 0 && strings.Contains(out, "obeyed by 1 gateway after")
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,34 +15,27 @@ import (
 )
 
 // rule is a rule of one count, as gateways report it.
-const rule = `{"rule":"%[1]s","dryRun":%[6]t,"source":{"Header":"X-Api-Key","IPv6Subnet":64},"counts":[{"count":"%[1]s","algorithm":"%[2]s","limit":%[3]d,"window":%[4]d,"burst":%[5]d}]}`
+const rule = `{"rule":"%[1]s","dryRun":false,"source":{"Header":"X-Api-Key","IPv6Subnet":64},"counts":[{"count":"%[1]s","algorithm":"%[2]s","limit":%[3]d,"window":%[4]d,"burst":%[5]d}]}`
 
 // everyAlgorithm are rules with one count of each algorithm.
 func everyAlgorithm() string {
-	return strings.Join([]string{fmt.Sprintf(rule, "", "fixed-window", 100, 3600, 0, false), fmt.Sprintf(rule, "slide", "sliding-window", 100, 3600, 0, false),
-		fmt.Sprintf(rule, "exact", "sliding-log", 100, 3600, 0, false), fmt.Sprintf(rule, "pail", "token-bucket", 100, 3600, 100, false)}, ",")
+	return strings.Join([]string{fmt.Sprintf(rule, "", "fixed-window", 100, 3600, 0), fmt.Sprintf(rule, "slide", "sliding-window", 100, 3600, 0),
+		fmt.Sprintf(rule, "exact", "sliding-log", 100, 3600, 0), fmt.Sprintf(rule, "pail", "token-bucket", 100, 3600, 100)}, ",")
 }
 
 // standIn has a gateway report that obeys every version as soon as it sees it, until the test
 // ends: what is tried here is the command.
 func standIn(t *testing.T, store *lab.Store) {
-	reportAs(t, store, "01", "gw1", 10*time.Millisecond, func(map[string]string) string { return everyAlgorithm() })
-}
-
-// reportAs reports as a gateway does, with rules by what is set, every now and then.
-func reportAs(t *testing.T, store *lab.Store, id, host string, every time.Duration, rules func(set map[string]string) string) {
 	stop := make(chan struct{})
 	var wait sync.WaitGroup
 	ctx, client := context.Background(), store.Client()
 	report := func() {
-		set := client.HGetAll(ctx, "rate:api:control").Val()
-		if set["version"] == "" {
-			set["version"] = "0"
-		}
+		version, _ := client.HGet(ctx, "rate:api:control", "version").Int()
+		off := client.HGet(ctx, "rate:api:control", "enabled").Val() == "false"
 		at := client.Time(ctx).Val().Unix()
-		client.HSet(ctx, "rate:api:reports", id, fmt.Sprintf(`{"version":%s,"at":%d,"host":"%s","software":"0.1.0","enabled":%t,"middlewares":[{"name":"quota@docker","rules":[%s]}]}`,
-			set["version"], at, host, set["enabled"] != "false", rules(set)))
-		client.ZAdd(ctx, "rate:api:gateways", redis.Z{Score: float64(at), Member: id})
+		client.HSet(ctx, "rate:api:reports", "01", fmt.Sprintf(`{"version":%d,"at":%d,"host":"gw1","software":"0.1.0","enabled":%t,"middlewares":[{"name":"quota","rules":[%s]}]}`,
+			version, at, !off, everyAlgorithm()))
+		client.ZAdd(ctx, "rate:api:gateways", redis.Z{Score: float64(at), Member: "01"})
 	}
 	report()
 	wait.Go(func() {
@@ -51,7 +43,7 @@ func reportAs(t *testing.T, store *lab.Store, id, host string, every time.Durati
 			select {
 			case <-stop:
 				return
-			case <-time.After(every):
+			case <-time.After(10 * time.Millisecond):
 				report()
 			}
 		}
@@ -60,29 +52,6 @@ func reportAs(t *testing.T, store *lab.Store, id, host string, every time.Durati
 		close(stop)
 		wait.Wait()
 	})
-}
-
-// standIns are the gateways of the page.
-func standIns(t *testing.T, store *lab.Store, every time.Duration, hosts ...string) {
-	for i, host := range hosts {
-		reportAs(t, store, fmt.Sprintf("%08x9c3fd81b", 0x5e1f2a70+i*0x1000), host, every+time.Duration(i)*200*time.Millisecond, func(set map[string]string) string {
-			limit := 100
-			if own, err := strconv.Atoi(set["limit"]); err == nil {
-				limit = own
-			}
-			dry := set["dryRun"] == "true"
-			return fmt.Sprintf(rule, "login", "sliding-window", 5, 900, 0, dry) + "," + fmt.Sprintf(rule, "", "fixed-window", limit, 86400, 0, dry)
-		})
-	}
-}
-
-// fillPage counts what the page shows.
-func fillPage(t *testing.T, store *lab.Store) {
-	ctx, client := context.Background(), store.Client()
-	now := client.Time(ctx).Val().Unix()
-	for key, n := range map[string]int{"s3cret-key-of-ann": 103, "key-of-bob": 87, "key-of-cleo": 41, "key-of-dan": 3} {
-		client.Set(ctx, fmt.Sprintf("rate:api:{%s}:%d", hashOf(key), now/86400), n, 24*time.Hour)
-	}
 }
 
 var watching = []string{

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,22 +89,31 @@ func addUser(store *lab.Store, name string, rights []string) {
 	store.Do(args...)
 }
 
+// newSite starts a site with a rule for each algorithm beside the top level, which counts in
+// fixed windows.
 func newSite(t *testing.T) *site {
+	t.Helper()
+	length, _ := lab.QuietWindow(time.Now())
+	window := length.String()
+	return newSiteOf(t, lab.Map{"limit": limit, "window": window, "rules": []lab.Map{
+		{"name": "slide", "path": "/slide", "algorithm": "sliding-window", "limit": limit, "window": window},
+		{"name": "exact", "path": "/exact", "algorithm": "sliding-log", "limit": limit, "window": "1h"},
+		{"name": "pail", "path": "/pail", "algorithm": "token-bucket", "limit": limit, "window": "10h"},
+	}})
+}
+
+// newSiteOf starts a site whose middleware has these options, of which it adds the scope api,
+// the store, control, and that keys tell clients apart. Its machines are called gw1 and gw2.
+func newSiteOf(t *testing.T, quota lab.Map) *site {
 	t.Helper()
 	s := &site{t: t, store: lab.Valkey(t, lab.StoreOptions{}), app: lab.NewApp(t, 1), client: lab.NewClient(t)}
 	addUser(s.store, "operator", rights(t))
 	s.desk = newDesk(t, s.store, "operator")
-	window, _ := lab.QuietWindow(time.Now())
-	quota := lab.Map{
-		"limit": limit, "window": window.String(), "scope": "api", "control": true,
+	maps.Copy(quota, lab.Map{
+		"scope": "api", "control": true,
 		"sourceCriterion": lab.Map{"requestHeaderName": "X-API-Key"},
 		"valkey":          lab.Map{"endpoints": []string{s.store.Addr()}, "timeout": "500ms", "dialTimeout": "2s"},
-		"rules": []lab.Map{
-			{"name": "slide", "path": "/slide", "algorithm": "sliding-window", "limit": limit, "window": window.String()},
-			{"name": "exact", "path": "/exact", "algorithm": "sliding-log", "limit": limit, "window": "1h"},
-			{"name": "pail", "path": "/pail", "algorithm": "token-bucket", "limit": 20, "window": "10h"},
-		},
-	}
+	})
 	text, err := yaml.Marshal(lab.Map{"http": lab.Map{
 		"routers":     lab.Map{"app": lab.Map{"rule": "PathPrefix(`/`)", "middlewares": []string{"quota"}, "service": "app"}},
 		"middlewares": lab.Map{"quota": lab.Quota(quota)},
@@ -112,8 +122,8 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
-		s.doors = append(s.doors, lab.NewTraefik(t, lab.TraefikOptions{LogLevel: "ERROR"}, string(text)))
+	for _, host := range []string{"gw1", "gw2"} {
+		s.doors = append(s.doors, lab.NewTraefik(t, lab.TraefikOptions{LogLevel: "ERROR", Host: host}, string(text)))
 	}
 	lab.Until(t, "both gateways report", func() bool { return s.store.Do("HLEN", "rate:api:reports") == int64(2) })
 	return s
