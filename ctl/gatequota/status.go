@@ -163,7 +163,7 @@ func (a *app) printHealth(h *scope.Health) {
 	if h.Version != "" {
 		fmt.Fprintf(a.out, "%s %s, ", h.Software, plain(h.Version))
 	}
-	fmt.Fprintf(a.out, "answers in %.1f ms", h.Latency*1000)
+	fmt.Fprintf(a.out, "answers in %.2f ms", h.Latency*1000)
 	if h.Role == "slave" {
 		fmt.Fprint(a.out, ", A REPLICA: gateways cannot count here")
 	}
