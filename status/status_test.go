@@ -5,6 +5,8 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"sort"
@@ -349,5 +351,48 @@ func TestNearestIsKept(t *testing.T) {
 		if got := nearest(start.Add(c.after), walk); len(got) != 1 || got[0].Used != c.want {
 			t.Errorf("after %v it is walk %v, want %d", c.after, got, c.want)
 		}
+	}
+}
+
+var quoted = regexp.MustCompile("`([A-Za-z0-9]+)`")
+
+// docs/status.md has all fields of the JSON, and no others.
+func TestThePageOnTheFields(t *testing.T) {
+	content, err := os.ReadFile(filepath.Join("..", "docs", "status.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(content), "<!-- table: fields -->\n")
+	if !found {
+		t.Fatal("the page has no table of fields")
+	}
+	written := map[string][]string{}
+	for _, line := range strings.Split(table, "\n")[2:] {
+		cells := strings.Split(line, " | ")
+		if len(cells) != 2 {
+			break
+		}
+		for _, name := range quoted.FindAllStringSubmatch(cells[1], -1) {
+			in := strings.Trim(cells[0], "|` ")
+			written[in] = append(written[in], name[1])
+		}
+	}
+	there := map[string][]string{}
+	for in, value := range map[string]any{
+		"the whole": status{}, "stores": storeStatus{}, "latency": latency{}, "changes": changeStatus{}, "scopes": scopeStatus{},
+		"control": Control{}, "limits": Limit{}, "clients": clientsStatus{}, "decisions": decisionStatus{}, "nearest": nearestStatus{},
+	} {
+		kind := reflect.TypeOf(value)
+		for i := 0; i < kind.NumField(); i++ {
+			there[in] = append(there[in], kind.Field(i).Tag.Get("json"))
+		}
+	}
+	for in := range there {
+		if !reflect.DeepEqual(written[in], there[in]) {
+			t.Errorf("%s has the fields %v, and the page says %v", in, there[in], written[in])
+		}
+	}
+	if len(written) != len(there) {
+		t.Errorf("the page says %v", written)
 	}
 }

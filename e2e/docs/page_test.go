@@ -134,32 +134,56 @@ func TestTheTablesHaveEveryOption(t *testing.T) {
 	}
 }
 
+// Every link of the README and of the pages leads to a file that is there, and to a heading
+// in it.
 func TestLinksLeadSomewhere(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(pages) < 10 {
+		t.Fatal(pages, err)
+	}
+	pages = append(pages, filepath.Join(root, "README.md"), filepath.Join(root, "CHANGELOG.md"), filepath.Join(root, "k6", "README.md"))
 	heading := regexp.MustCompile(`(?m)^#+ (.*)$`)
+	link := regexp.MustCompile(`\[[^\]]*\]\(([^)[:space:]]*)\)`)
 	anchors := func(text string) map[string]bool {
 		found := map[string]bool{}
 		for _, m := range heading.FindAllStringSubmatch(text, -1) {
-			plain := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+			title := link.ReplaceAllStringFunc(m[1], func(whole string) string { return whole[:strings.Index(whole, "]")] })
+			plain := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(title), "")
 			found[strings.ReplaceAll(plain, " ", "-")] = true
 		}
 		return found
 	}
-	for _, m := range regexp.MustCompile(`\]\(([^)]*)\)`).FindAllStringSubmatch(page(t), -1) {
-		file, anchor, _ := strings.Cut(m[1], "#")
-		if strings.HasPrefix(file, "https://") {
-			continue
+	read := func(path string) (string, error) {
+		content, err := os.ReadFile(path)
+		return string(content), err
+	}
+	for _, name := range pages {
+		own, err := read(name)
+		if err != nil {
+			t.Fatal(err)
 		}
-		text := page(t)
-		if file != "" {
-			content, err := os.ReadFile(filepath.Join(root, "docs", file))
-			if err != nil {
-				t.Errorf("the link %s: %v", m[1], err)
+		for _, m := range link.FindAllStringSubmatch(own, -1) {
+			file, anchor, _ := strings.Cut(m[1], "#")
+			if strings.HasPrefix(file, "https://") {
 				continue
 			}
-			text = string(content)
-		}
-		if anchor != "" && !anchors(text)[anchor] {
-			t.Errorf("the link %s: there is no such heading", m[1])
+			text := own
+			if file != "" {
+				target := filepath.Join(filepath.Dir(name), filepath.FromSlash(file))
+				if _, err := os.Stat(target); err != nil {
+					t.Errorf("%s: the link %s: %v", filepath.Base(name), m[1], err)
+					continue
+				}
+				if anchor == "" {
+					continue
+				}
+				if text, err = read(target); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !anchors(text)[anchor] {
+				t.Errorf("%s: the link %s: there is no such heading", filepath.Base(name), m[1])
+			}
 		}
 	}
 }
