@@ -167,7 +167,7 @@ func (a *app) begin(ctx context.Context) (*plan, *scope.State, error) {
 	}
 	if st.Reporting() == 0 {
 		if len(st.Gateways) == 0 {
-			return nil, nil, exit(exitFailed, "nobody would obey a change of scope %s (no gateway announces it%s)", s.Name, a.announced(ctx))
+			return nil, nil, exit(exitFailed, "nobody would obey a change of scope %s: no gateway announces it; scopes that gateways announce: %s", s.Name, a.announced(ctx))
 		}
 		return nil, nil, exit(exitFailed, "nobody would obey a change of scope %s (%s announced and none obeying): set control: true in the middleware", s.Name, plural(len(st.Gateways), "gateway"))
 	}

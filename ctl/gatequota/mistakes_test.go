@@ -15,10 +15,10 @@ func TestMistakesAreAnswered(t *testing.T) {
 		code int
 		says string
 	}{
-		{"block abc --for 1h --scope apy", exitFailed, "no gateway announces it; there are: api"},
-		{"off --yes --scope apy", exitFailed, "no gateway announces it; there are: api"},
-		{"show abc --scope apy", exitDone, "no gateway announces scope apy; there are: api"},
-		{"off --yes --scope api --prefix rat", exitFailed, "none is announced under the prefix rat"},
+		{"block abc --for 1h --scope apy", exitFailed, "no gateway announces it; scopes that gateways announce: api\n"},
+		{"off --yes --scope apy", exitFailed, "no gateway announces it; scopes that gateways announce: api\n"},
+		{"show abc --scope apy", exitDone, "no gateway announces scope apy (scopes that gateways announce: api)"},
+		{"off --yes --scope api --prefix rat", exitFailed, "scopes that gateways announce: none, under the prefix rat at "},
 		{"block abc def --for 1h", exitUsage, "put quotes around one with a blank in it"},
 		{"block abc 1h", exitUsage, "put quotes around"},
 		{"block abc --for 30", exitUsage, "a time with a unit"},
@@ -32,6 +32,9 @@ func TestMistakesAreAnswered(t *testing.T) {
 		if code != c.code || !strings.Contains(errors, c.says) {
 			t.Errorf("%s: exit status %d, want %d\n%swant %q in it", c.args, code, c.code, errors, c.says)
 		}
+	}
+	if out := d.done("status", "--scope", "apy"); !strings.HasSuffix(out, "no gateway is there\n  scopes that gateways announce: api\n") {
+		t.Errorf("status: %s", out)
 	}
 	if out := d.done("clear", "--hash", abc); !strings.Contains(out, "nothing is set for this client (version 0)") {
 		t.Errorf("clear: %s", out)

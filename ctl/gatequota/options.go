@@ -211,11 +211,11 @@ func (a *app) announced(ctx context.Context) string {
 	names, err := a.store.Scopes(ctx)
 	switch {
 	case err != nil:
-		return ""
+		return "not known: " + err.Error()
 	case len(names) == 0:
-		return fmt.Sprintf("; none is announced under the prefix %s at %s", a.prefix, a.endpoint)
+		return fmt.Sprintf("none, under the prefix %s at %s", a.prefix, a.endpoint)
 	}
-	return "; there are: " + plain(strings.Join(names, ", "))
+	return strings.Join(names, ", ")
 }
 
 // hint says what to do about an error of the store.

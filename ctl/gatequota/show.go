@@ -83,9 +83,9 @@ plans and overrides of the options are not known here.`,
 		if st.Reporting() == 0 {
 			why := fmt.Sprintf("no gateway of scope %s reports its limits (control: true makes it do so)", s.Name)
 			if len(st.Gateways) == 0 {
-				why = fmt.Sprintf("no gateway announces scope %s%s", s.Name, a.announced(ctx))
+				why = fmt.Sprintf("no gateway announces scope %s (scopes that gateways announce: %s)", s.Name, a.announced(ctx))
 			}
-			fmt.Fprintf(a.err, "gatequota: %s: the value was taken for that of a header\n", why)
+			fmt.Fprintf(a.err, "gatequota: %s: the value was taken for that of a header\n", plain(why))
 		}
 		return nil
 	}

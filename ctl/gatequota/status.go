@@ -104,6 +104,9 @@ func (a *app) statusCommand() *cobra.Command {
 			fmt.Fprintln(a.out)
 			a.printScope(&view.Scopes[i])
 		}
+		if a.scopeName != "" && len(view.Scopes[0].Gateways) == 0 {
+			fmt.Fprintf(a.out, "  scopes that gateways announce: %s\n", plain(a.announced(ctx)))
+		}
 		if len(names) == 0 {
 			fmt.Fprintf(a.out, "\nno gateway announces a scope under the prefix %s\n", a.prefix)
 		}
