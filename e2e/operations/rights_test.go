@@ -25,7 +25,7 @@ var (
 func TestLeastRightsOfControl(t *testing.T) {
 	s := newSite(t, lab.StoreOptions{})
 	middlewares := map[string]options{}
-	without := append([]string{"+nothing"}, controlRights...)
+	without := append([]string{"+nothing", "+del"}, controlRights...)
 	for _, lacks := range without {
 		name := lacks[1:]
 		user := []any{"ACL", "SETUSER", name, "reset", "on", ">" + password, "~rate:*", "-@all"}
@@ -54,7 +54,7 @@ func TestLeastRightsOfControl(t *testing.T) {
 		a := s.askAt("/"+scope, 1, "key")[0]
 		return a.Status == http.StatusOK && decision(a) == ""
 	}
-	for _, name := range []string{"nothing", "hget", "hdel"} {
+	for _, name := range []string{"nothing", "hget", "del", "hdel"} {
 		lab.Until(t, name+" is switched off", func() bool { return off(name) })
 	}
 	for _, name := range []string{"hlen", "hgetall", "hset"} {
@@ -65,7 +65,7 @@ func TestLeastRightsOfControl(t *testing.T) {
 	reports := func(name string) map[string]string {
 		return s.store.Client().HGetAll(context.Background(), "rate:"+name+":reports").Val()
 	}
-	for name, want := range map[string]int{"nothing": 1, "hget": 1, "hdel": 2} {
+	for name, want := range map[string]int{"nothing": 1, "hget": 1, "del": 1, "hdel": 2} {
 		lab.Until(t, name+" is reported", func() bool {
 			all := reports(name)
 			old := all["0123456789abcdef"]
@@ -73,18 +73,22 @@ func TestLeastRightsOfControl(t *testing.T) {
 		})
 	}
 
-	for _, name := range []string{"nothing", "hget"} {
+	for _, name := range []string{"nothing", "hget", "del"} {
 		s.store.Do("DEL", "rate:"+name+":control")
 	}
 	lab.Until(t, "it is put back", func() bool {
 		return s.store.Client().HGet(context.Background(), "rate:nothing:control", "enabled").Val() == "false"
 	})
-	lab.Until(t, "the log names hget", func() bool { return said("hget") })
-	if !off("nothing") || !off("hget") {
-		t.Error("what was obeyed is forgotten")
+	for _, name := range []string{"hget", "del"} {
+		lab.Until(t, "the log names "+name, func() bool { return said(name) })
+		if n := s.store.Client().Exists(context.Background(), "rate:"+name+":control").Val(); n != 0 {
+			t.Errorf("without %s something was put back", name)
+		}
 	}
-	if n := s.store.Client().Exists(context.Background(), "rate:hget:control").Val(); n != 0 {
-		t.Error("without the right to read a version something was put back")
+	for _, name := range []string{"nothing", "hget", "del"} {
+		if !off(name) {
+			t.Errorf("%s: what was obeyed is forgotten", name)
+		}
 	}
 	if len(door.LogLines("set for the scope nothing")) > 0 || len(door.LogLines(": away")) > 0 {
 		t.Errorf("the log: %q", lines(door))
