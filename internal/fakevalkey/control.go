@@ -203,7 +203,8 @@ func listed(fields map[string]string) string {
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	_ = encoder.Encode(list)
-	return strings.TrimSuffix(text.String(), "\n")
+	// As the server's Lua writes it.
+	return strings.ReplaceAll(strings.TrimSuffix(text.String(), "\n"), "/", `\/`)
 }
 
 // controlProblem says what is wrong with a call, "" if nothing is.
