@@ -325,6 +325,7 @@ func TestControlThatCannotBeRead(t *testing.T) {
 		answer, said string
 	}{
 		"missing rights":     {fakevalkey.Error("NOPERM User default has no permissions to run the 'hgetall' command"), `refuses to say what is set for the scope algorithm ("NOPERM"`},
+		"a missing right":    {fakevalkey.Error("ERR ACL failure in script: User gate has no permissions to run the 'hgetall' command"), "it names the command HGETALL"},
 		"no hash":            {fakevalkey.Error("WRONGTYPE Operation against a key holding the wrong kind of value"), "its key holds something else"},
 		"too many fields":    {fakevalkey.Error("CONTROL has more than 4096 fields"), "more than 4096 fields"},
 		"no list":            {fakevalkey.Bulk("0123456789012345678901234567890123456789 x"), "cannot be read"},
