@@ -122,6 +122,16 @@ func TestReportsAfterKnownTraffic(t *testing.T) {
 				}
 			}
 		}
+		// Whoever has used nothing is near to none.
+		for _, table := range allTables() {
+			table.ledger.mu.Lock()
+			origin := table.origin
+			if table.clock != nil {
+				origin = *table.clock
+			}
+			window.Find(&table.limit, table.counts, table.entries, "idle", (int64(time.Since(Began))+origin)/millisecond)
+			table.ledger.mu.Unlock()
+		}
 		if n := len(Nearest(1)); n != 4 {
 			t.Errorf("shared %t: one of each of four counts are %d", shared, n)
 		}
@@ -133,14 +143,23 @@ func TestReportsAfterKnownTraffic(t *testing.T) {
 
 // What passes without the store, and what of it is settled, is reported for each count.
 func TestReportsOfAnOutage(t *testing.T) {
-	for _, algorithm := range []window.Algorithm{window.Fixed, window.Sliding, window.Exact, window.Bucket} {
+	const alone = -1 // in slots, and not in groups
+	for _, algorithm := range []window.Algorithm{alone, window.Fixed, window.Sliding, window.Exact, window.Bucket} {
 		f := controlled(t)
-		s := f.hourOf(algorithm)
+		s := f.hourOf(window.Fixed)
+		if algorithm != alone {
+			s = f.hourOf(algorithm)
+		}
 		s.Limit, s.Burst = 20, 20
+		l := openAlone(t, s)
 		q := openSeveral(t, 1, []*Settings{s})
 		ask := func(n int) {
 			for i := 0; i < n; i++ {
-				TakeOne(q, "client", time.Since(Began), &window.Decision{})
+				if algorithm == alone {
+					TakeShared(l, "client", time.Since(Began), &window.Decision{})
+				} else {
+					TakeOne(q, "client", time.Since(Began), &window.Decision{})
+				}
 			}
 		}
 		ask(3)
