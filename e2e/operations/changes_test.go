@@ -65,6 +65,10 @@ func TestWhatAChangedOptionDoesToCounts(t *testing.T) {
 			door.Reload(s.one(nil))
 		}
 		s.await("shared")
+		if c.left == limit {
+			// The count of before is there again.
+			mustAllow(t, c.name+", and back", s.ask(2*limit, client), limit-used, "shared")
+		}
 	}
 	s.silent()
 }

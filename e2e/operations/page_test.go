@@ -175,6 +175,8 @@ var situations = map[string]func(t *testing.T, d *desk, gatequota string) *desk{
 	"failed over": func(t *testing.T, d *desk, _ string) *desk {
 		d.await("shared")
 		lab.Until(t, "the second store counts", func() bool { return d.second.Clients() >= 2 && len(d.second.Keys()) > 5 })
+		// Until the store is back at work for a client that is over its limit.
+		lab.Until(t, "the client is refused", func() bool { return d.load.Since(0).Count(http.StatusTooManyRequests) > 100 })
 		answers := d.load.Stop()
 		passed := answers.Count(http.StatusOK)
 		t.Logf("%d of %d requests passed, decided %s", passed, len(answers), answers.Decisions())

@@ -90,6 +90,8 @@ func TestLeastRightsOfControl(t *testing.T) {
 			t.Errorf("%s: what was obeyed is forgotten", name)
 		}
 	}
+	s.store.Do("ACL", "SETUSER", "hgetall", "+hgetall")
+	lab.Until(t, "a right that is given takes effect", func() bool { return off("hgetall") })
 	if len(door.LogLines("set for the scope nothing")) > 0 || len(door.LogLines(": away")) > 0 {
 		t.Errorf("the log: %q", lines(door))
 	}

@@ -117,7 +117,8 @@ func TestClockOfTheStoreIsSetByWindows(t *testing.T) {
 				t.Errorf("%d requests passed of a client that had used its limit, want %d", passed, limit)
 			}
 			key = append(key, s.ask(2*limit, "key")...)
-			if passed := key.Count(http.StatusOK); passed < limit || passed > 2*limit-60 {
+			// Alone, each gateway gives its share of the 40 that were left, rounded up.
+			if passed := key.Count(http.StatusOK); passed < limit || passed > limit+40+2 {
 				t.Errorf("%d requests passed of a client that had %d left, want %d", passed, limit-60, limit)
 			}
 			if by < 0 {
