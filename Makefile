@@ -10,7 +10,7 @@ SUM      = $(BIN)/gotestsum --format pkgname --hide-summary skipped --jsonfile $
 
 # The end-to-end packages that need only Go, and those that need real parts.
 LIGHT := ./host/... ./release ./interpreted/... ./docs/... ./k6run/... ./cmd/... ./bench/... ./accuracy/...
-REAL  := ./lab/... ./real/... ./twins/... ./orders/... ./bodies/... ./recipes/... ./grpc/... ./observe/... ./logs/... ./operate/... ./browser/... ./faults/... ./operations/... ./soak/... ./compose/... ./release/archive
+REAL  := ./lab/... ./real/... ./twins/... ./orders/... ./bodies/... ./recipes/... ./grpc/... ./observe/... ./logs/... ./command/... ./browser/... ./faults/... ./operations/... ./soak/... ./compose/... ./release/archive
 
 # All modules of ours but the one of Traefik, which takes each library in the version
 # that Traefik has, and the folders of npm packages.

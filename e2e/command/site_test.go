@@ -1,6 +1,6 @@
-// Package operate_test has an operator call the command gatequota while two real gateways
+// Package command_test has an operator call the command gatequota while two real gateways
 // serve requests, and looks at what these do.
-package operate_test
+package command_test
 
 import (
 	"bytes"

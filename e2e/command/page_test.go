@@ -1,4 +1,4 @@
-package operate_test
+package command_test
 
 import (
 	"flag"
