@@ -3,6 +3,7 @@ package observe_test
 import (
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,10 +45,24 @@ func TestAlertsSayWhatToDo(t *testing.T) {
 		if a.Annotations["summary"] == "" || len(a.Annotations["description"]) < 100 {
 			t.Errorf("%s: %q", a.Alert, a.Annotations)
 		}
-		if !strings.HasPrefix(a.Annotations["runbook_url"], pages) {
-			t.Errorf("%s leads to %q", a.Alert, a.Annotations["runbook_url"])
+		page, anchor, _ := strings.Cut(strings.TrimPrefix(a.Annotations["runbook_url"], pages), "#")
+		if !slices.Contains(headings(readFile(t, "docs", page)), anchor) {
+			t.Errorf("%s: %s has no heading %q", a.Alert, page, anchor)
 		}
 	}
+}
+
+var noWord = regexp.MustCompile(`[^a-z0-9 _-]`)
+
+// headings returns the anchors of a page, as they are made on GitHub.
+func headings(page string) []string {
+	var all []string
+	for _, line := range strings.Split(page, "\n") {
+		if mark, text, found := strings.Cut(line, " "); found && strings.Trim(mark, "#") == "" && mark != "" {
+			all = append(all, strings.ReplaceAll(noWord.ReplaceAllString(strings.ToLower(text), ""), " ", "-"))
+		}
+	}
+	return all
 }
 
 // The tests of the alerts pass, and there are for each some in which it fires and some in
@@ -156,10 +171,11 @@ func TestPrometheusSeesTrouble(t *testing.T) {
 	s.send(8, "/strict/health", "")
 	s.send(8, "/lax", "")
 	s.send(8, "/held", blocked)
+	s.send(20, "/barred", "somebody")
 	for _, key := range strings.Split("abcdefghijkl", "") {
 		s.send(2, "/small", key)
 	}
-	await("GatequotaTooManyRefused", "GatequotaSwitchedOff", "GatequotaDryRunForgotten", "GatequotaTableFull")
+	await("GatequotaTooManyRefused", "GatequotaStoreDoesNotCount", "GatequotaSwitchedOff", "GatequotaDryRunForgotten", "GatequotaTableFull")
 
 	const trouble = 5
 	for i := range trouble {

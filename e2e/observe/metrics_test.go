@@ -29,6 +29,8 @@ var everyWay = map[string]options{
 	"plain":  {"control": true, "algorithm": "sliding-window"},
 	// Its user of the store may not read what an operator sets.
 	"deaf": {"control": true, "valkey": options{"username": "deaf", "password": "deaf"}},
+	// Its user may use other keys.
+	"barred": {"valkey": options{"username": "barred", "password": "barred"}},
 }
 
 // blocked is the key of a client that is blocked in the scope held.

@@ -54,6 +54,7 @@ func newSite(t *testing.T, routes map[string]options) *site {
 	s := &site{t: t, store: lab.Valkey(t, lab.StoreOptions{}), app: lab.NewApp(t, 1), client: lab.NewClient(t)}
 	s.window, _ = lab.QuietWindow(time.Now())
 	s.store.Do("ACL", "SETUSER", "deaf", "on", ">deaf", "~*", "+@all", "-hgetall")
+	s.store.Do("ACL", "SETUSER", "barred", "on", ">barred", "~other:*", "+@all")
 	for g := range gateways {
 		s.links = append(s.links, lab.NewProxy(t, s.store.Addr()))
 		s.inner = append(s.inner, "127.0.0.1:"+strconv.Itoa(lab.FreePort(t)))
