@@ -187,3 +187,20 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		}
 	}
 }
+
+// Whoever begins with the README finds each page.
+func TestTheReadmeLeadsToEachPage(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(pages) < 10 {
+		t.Fatal(pages, err)
+	}
+	for _, page := range pages {
+		if !strings.Contains(string(readme), "](docs/"+filepath.Base(page)+")") {
+			t.Errorf("the README does not lead to %s", filepath.Base(page))
+		}
+	}
+}
