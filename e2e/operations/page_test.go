@@ -139,7 +139,7 @@ func (d *desk) run(command string) string {
 	if regexp.MustCompile(`^[a-z]+=\S`).MatchString(command) {
 		d.vars += command + "\n"
 	}
-	return back.Replace(string(output))
+	return back.Replace(strings.ReplaceAll(string(output), "\r", ""))
 }
 
 // situations are what is before commands of the page are run, by the names that stand
