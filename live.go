@@ -101,7 +101,7 @@ type personal struct {
 	maxLog  int64
 
 	mu    sync.Mutex
-	tiers map[string]*tier // of those with limits of their own, once they came
+	tiers map[string]*tier // of those who are let through, once they came; nil: not for this policy
 }
 
 // changed returns a setting with what is in force in the place of what the options say. It
@@ -312,9 +312,12 @@ func allowed(p *policy, c *control.Client, t *tier) *tier {
 	g := p.personal
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	own := g.tiers[c.Hash]
-	if own != nil {
+	own, known := g.tiers[c.Hash]
+	if known && own != nil {
 		return own
+	}
+	if known {
+		return t
 	}
 	limits := append([]limit(nil), p.ordinary.limits...)
 	replaced := false
@@ -332,13 +335,14 @@ func allowed(p *policy, c *control.Client, t *tier) *tier {
 		}
 		want := wrongLimit(g.maxLog, p, &l)
 		if want != "" {
-			limiter.Complain(g.control, "allow:"+c.Hash[:12], strconv.FormatInt(most, 10), want)
+			limiter.Complain(g.control, "allow:"+c.Hash[:shownDigits], strconv.FormatInt(most, 10), want)
 			continue
 		}
 		limits[i] = l
 		replaced = true
 	}
 	if !replaced {
+		g.tiers[c.Hash] = nil
 		return t
 	}
 	own = newTier(p, g.scope, limits)
