@@ -151,9 +151,9 @@ func (m *ruled) passes(w http.ResponseWriter, req *http.Request, p *policy, guar
 	if client != "" {
 		t = tierOf(p, client, req, m.secret)
 		if p.personal != nil {
-			own, until := personalOf(p, keyDigest(client, m.secret), t)
-			if until > 0 {
-				return m.passesBlock(w, req, p, t, until)
+			own, blocked := personalOf(p, keyDigest(client, m.secret), t)
+			if blocked > 0 {
+				return m.passesBlock(w, req, p, t, blocked)
 			}
 			t = own
 		}
