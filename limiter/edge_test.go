@@ -265,7 +265,7 @@ func TestPushCoversScopesWhoseMiddlewaresAreGone(t *testing.T) {
 		for _, scope := range gone {
 			cancels[scope]()
 		}
-		if got := inForce(store); got != (len(gone) < 2) {
+		if got := inUse(store); got != (len(gone) < 2) {
 			t.Errorf("without %q: a configuration is in force: %t", gone, got)
 		}
 		pushed(limiters["a"])

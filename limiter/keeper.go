@@ -106,7 +106,7 @@ func keep(s *store) {
 			seen = active
 			since = time.Now()
 		}
-		if inForce(s) {
+		if inUse(s) {
 			continue
 		}
 		if time.Since(since) > s.idleTime {
@@ -134,8 +134,8 @@ func hangUp(s *store) {
 	s.turn.Unlock()
 }
 
-// inForce reports whether a configuration in force uses the store.
-func inForce(s *store) bool {
+// inUse reports whether a configuration in force uses the store.
+func inUse(s *store) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.users = present(s.users)
@@ -351,7 +351,8 @@ func push(s *store) bool {
 }
 
 // fillPart puts a part of a table's counts into a batch, for the store to be told, all
-// of them or those with unsettled passes alone, and returns where the next part begins, less than zero if there is none.
+// of them or those with unsettled passes alone, and returns where the next part begins, less
+// than zero if there is none.
 func fillPart(b *batch, t *table, next int, all bool) int {
 	b.store.ledger.mu.Lock()
 	defer b.store.ledger.mu.Unlock()

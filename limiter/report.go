@@ -229,7 +229,7 @@ func addStore(r *Report, s *store) {
 		at = &r.Stores[len(r.Stores)-1]
 	}
 	// One that no configuration uses any more keeps the state that it had.
-	used := inForce(s)
+	used := inUse(s)
 	s.mu.Lock()
 	for class, n := range s.errors {
 		at.Errors[class] += n
