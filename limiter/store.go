@@ -22,7 +22,9 @@ const (
 )
 
 // Mutexes are taken in this order: the turn of a store, its mu, the mutex of a ledger;
-// tablesMu before that of a ledger. Who holds the ledger's may only try for the turn.
+// controlsMu, the mutex of a control, that of a ledger; storesMu and tablesMu before that
+// of a ledger, and neither with another of these. Who holds the ledger's may only try for
+// the turn.
 
 // A store is one Valkey as some middlewares use it: its one connection and the queue
 // in front of it (batch.go), its clock (clock.go), whether it answers (breaker.go),
