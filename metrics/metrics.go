@@ -1,5 +1,6 @@
 // Package metrics tells in the text format of Prometheus, version 0.0.4, what a gateway
-// counts. All label values come from the configuration, none from a client.
+// counts. All label values come from the configuration, or from what an operator has set in
+// its place, none from a client.
 package metrics
 
 import (
