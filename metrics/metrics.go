@@ -4,7 +4,6 @@
 package metrics
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"sort"
@@ -17,8 +16,8 @@ import (
 	"github.com/gatequota/gatequota/version"
 )
 
-// ContentType is the type of what Write writes.
-const ContentType = "text/plain; version=0.0.4; charset=utf-8"
+// contentType is the type of what Serve answers.
+const contentType = "text/plain; version=0.0.4; charset=utf-8"
 
 // A View is what neither package limiter nor package tally knows.
 type View struct {
@@ -37,12 +36,12 @@ type Control struct {
 	DryRun  bool // everything passes and is counted, by a change and not by an option
 }
 
-// Serve answers a request, whose method is GET or HEAD, with what Write writes. Whoever
-// calls it knows that the peer may read it.
+// Serve answers a request, whose method is GET or HEAD, with all metrics of this gateway.
+// Whoever calls it knows that the peer may read them.
 func Serve(w http.ResponseWriter, req *http.Request, v *View) {
 	body := text(limiter.Reports(), tally.All(), v)
 	header := w.Header()
-	header.Set("Content-Type", ContentType)
+	header.Set("Content-Type", contentType)
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -53,15 +52,7 @@ func Serve(w http.ResponseWriter, req *http.Request, v *View) {
 	_, _ = io.WriteString(w, body)
 }
 
-// Write writes all metrics of this gateway, in an order that does not change. Its error is
-// that of w.
-func Write(w io.Writer, v *View) error {
-	if _, err := io.WriteString(w, text(limiter.Reports(), tally.All(), v)); err != nil {
-		return fmt.Errorf("writing metrics: %w", err)
-	}
-	return nil
-}
-
+// text returns all metrics of this gateway, in an order that does not change.
 func text(report *limiter.Report, totals []tally.Total, v *View) string {
 	b := &strings.Builder{}
 	family(b, "build_info", "gauge", "The version of the plugin, as a label.")

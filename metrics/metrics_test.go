@@ -1,8 +1,6 @@
 package metrics
 
 import (
-	"errors"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -236,24 +234,8 @@ func TestServe(t *testing.T) {
 	}
 }
 
-type broken struct{}
-
-var errBroken = errors.New("broken")
-
-func (broken) Write([]byte) (int, error) { return 0, errBroken }
-
-func TestWrite(t *testing.T) {
-	var b strings.Builder
-	if err := Write(&b, &View{}); err != nil || !strings.HasPrefix(b.String(), "# HELP gatequota_build_info ") {
-		t.Errorf("%v, %q", err, b.String())
-	}
-	if err := Write(broken{}, &View{}); !errors.Is(err, errBroken) {
-		t.Errorf("the error is %v", err)
-	}
-}
-
-// BenchmarkWrite is for ten scopes with two rules each.
-func BenchmarkWrite(b *testing.B) {
+// BenchmarkText is for ten scopes with two rules each.
+func BenchmarkText(b *testing.B) {
 	report, totals := &limiter.Report{}, []tally.Total{}
 	for i := 0; i < 10; i++ {
 		scope := "scope-" + strconv.Itoa(i)
@@ -263,7 +245,7 @@ func BenchmarkWrite(b *testing.B) {
 		}
 	}
 	for i := 0; i < b.N; i++ {
-		_, _ = io.WriteString(io.Discard, text(report, totals, &View{}))
+		_ = text(report, totals, &View{})
 	}
 }
 
