@@ -29,7 +29,6 @@ type loaded struct {
 var (
 	loadedMu sync.Mutex
 	loadeds  = map[string]*loaded{} // by name; those whose context is done are not in force
-	loads    int64                  // made so far
 )
 
 // stand notes that a middleware is in force, and returns what stands before it, nil if
@@ -48,31 +47,28 @@ func stand(ctx context.Context, next http.Handler, s *setting, name string) *fro
 		}
 	}
 	loadeds[name] = &loaded{ctx: ctx, name: name, setting: s, control: by}
-	loads++
 	loadedMu.Unlock()
 	return newFront(s, by, l)
 }
 
-// middlewaresInForce returns the middlewares of the configuration in force, by name, and a
-// number that changes with it.
-func middlewaresInForce() (all []*loaded, change int64) {
+// middlewaresInForce returns the middlewares of the configuration in force, by name.
+func middlewaresInForce() []*loaded {
 	loadedMu.Lock()
 	defer loadedMu.Unlock()
-	all = nil
+	var all []*loaded
 	for _, m := range loadeds {
 		if m.ctx.Err() == nil {
 			all = append(all, m)
 		}
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].name < all[j].name })
-	return all, loads
+	return all
 }
 
 // countsInForce returns the names of the counts of a scope.
 func countsInForce(scope string) map[string]bool {
 	counts := map[string]bool{}
-	all, _ := middlewaresInForce()
-	for _, m := range all {
+	for _, m := range middlewaresInForce() {
 		if m.setting.scope != scope {
 			continue
 		}
@@ -125,8 +121,7 @@ func reportText(c *limiter.Control, obeyed, at int64) string {
 		state = &control.State{}
 	}
 	r := &report{Version: obeyed, At: at, Host: host, Software: version.Number, Enabled: !state.Off, DryRun: state.DryRun == "true"}
-	all, _ := middlewaresInForce()
-	for _, m := range all {
+	for _, m := range middlewaresInForce() {
 		if m.control != c {
 			continue
 		}
@@ -152,8 +147,7 @@ func reportText(c *limiter.Control, obeyed, at int64) string {
 
 // showOptions has clients reported by the limits of the options again.
 func showOptions(c *limiter.Control) {
-	all, _ := middlewaresInForce()
-	for _, m := range all {
+	for _, m := range middlewaresInForce() {
 		if m.control != c {
 			continue
 		}
@@ -200,8 +194,7 @@ func hostName() string {
 func metricsView() *metrics.View {
 	v := &metrics.View{}
 	seen := map[*limiter.Control]bool{}
-	all, _ := middlewaresInForce()
-	for _, m := range all {
+	for _, m := range middlewaresInForce() {
 		if m.control == nil || seen[m.control] {
 			continue
 		}
@@ -228,8 +221,7 @@ func statusView() *status.View {
 		}
 	}
 	at := map[string]int{} // places in v.Scopes
-	all, _ := middlewaresInForce()
-	for _, m := range all {
+	for _, m := range middlewaresInForce() {
 		s := m.setting
 		i, known := at[s.scope]
 		if !known {

@@ -128,8 +128,7 @@ func (o *options) unknownLog(value interface{}) {
 // middleware that is about to be in force: as JSON where one of its middlewares says so.
 func setFormat(s *setting) {
 	on := s.json
-	all, _ := middlewaresInForce()
-	for _, m := range all {
+	for _, m := range middlewaresInForce() {
 		on = on || m.setting.json
 	}
 	journal.SetJSON(on)
