@@ -30,11 +30,10 @@ const (
 // in front of it (batch.go), its clock (clock.go), whether it answers (breaker.go),
 // and what is to be done beside the requests (keeper.go).
 type store struct {
-	endpoint    string
-	timeout     time.Duration
-	dialTimeout time.Duration
-	link        *resp.Link
-	ledger      *ledger
+	endpoint string
+	timeout  time.Duration
+	link     *resp.Link
+	ledger   *ledger
 
 	// These are constants but for tests.
 	idleTime    time.Duration
@@ -119,7 +118,6 @@ func newStore(o *StoreSettings, l *ledger) *store {
 	s := &store{
 		endpoint:    o.Endpoint,
 		timeout:     o.Timeout,
-		dialTimeout: o.DialTimeout,
 		ledger:      l,
 		idleTime:    idleTime,
 		keeperIdle:  keeperIdle,
