@@ -81,15 +81,16 @@ func countsInForce(scope string) map[string]bool {
 	return counts
 }
 
-// report is what a gateway reports of itself in a scope, for the command gatequota.
+// report is what a gateway reports of itself in a scope, for the command gatequota, which
+// reads it as a Report of ctl/scope: both change together.
 type report struct {
-	Version     int64              `json:"version"`
-	At          int64              `json:"at"`
+	Version     int64              `json:"version"` // that it obeys
+	At          int64              `json:"at"`      // unix seconds of the store
 	Host        string             `json:"host"`
 	Software    string             `json:"software"`
 	Enabled     bool               `json:"enabled"`
 	DryRun      bool               `json:"dryRun"`
-	Keyed       bool               `json:"keyed"`
+	Keyed       bool               `json:"keyed"` // clients are digested with a secret
 	Middlewares []reportMiddleware `json:"middlewares"`
 }
 
@@ -109,8 +110,8 @@ type reportCount struct {
 	Count     string `json:"count"`
 	Algorithm string `json:"algorithm"`
 	Limit     int64  `json:"limit"`
-	Window    int64  `json:"window"`
-	Burst     int64  `json:"burst"`
+	Window    int64  `json:"window"` // seconds
+	Burst     int64  `json:"burst"`  // of a bucket
 }
 
 // reportText returns the report of this gateway on a scope as JSON, given the version that
