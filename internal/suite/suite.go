@@ -37,7 +37,8 @@ type Plugin struct {
 
 // Run runs all tests.
 func Run(t *testing.T, plugin Plugin) {
-	for _, group := range []tests{counting, answers, storeFailures, connections, clients, passage, memory, load, rules, severalLimits, algorithms, plans, identity, guards, told, refusedOptions, operators, watches, controls} {
+	// What is watched is all that the others count, so those who watch come first.
+	for _, group := range []tests{watches, counting, answers, storeFailures, connections, clients, passage, memory, load, rules, severalLimits, algorithms, plans, identity, guards, told, refusedOptions, operators, controls} {
 		for _, each := range group {
 			run := each.run
 			t.Run(each.name, func(inner *testing.T) { run(newT(inner, plugin)) })
