@@ -16,10 +16,10 @@ import (
 // who watch over the gateway, and what an operator changes while it runs. A handler without
 // any of it has none, and nobody pays for what they do not use.
 type front struct {
-	metrics, status         *watch // nil: none
-	metricsPath, statusPath string // of these
-	control                 *limiter.Control
-	live                    *live
+	paths           map[string]bool // that are answered to those who watch
+	metrics, status *watch          // nil: none
+	control         *limiter.Control
+	live            *live
 }
 
 // newFront returns nil where nothing stands before the middleware.
@@ -30,23 +30,21 @@ func newFront(s *setting, control *limiter.Control, l *live) *front {
 	if s.metrics != nil || s.status != nil {
 		limiter.Watch()
 	}
-	f := &front{metrics: s.metrics, status: s.status, control: control, live: l}
+	f := &front{paths: map[string]bool{}, metrics: s.metrics, status: s.status, control: control, live: l}
 	if s.metrics != nil {
-		f.metricsPath = s.metrics.path
+		f.paths[s.metrics.path] = true
 	}
 	if s.status != nil {
-		f.statusPath = s.status.path
+		f.paths[s.status.path] = true
 	}
 	return f
 }
 
-// attend reports whether a request was served here.
+// attend reports whether a request was served here. The handlers of one limit do by
+// themselves what it does, without the call: see middleware.watches and limiter.Yield.
 func attend(f *front, w http.ResponseWriter, req *http.Request) bool {
-	path := req.URL.Path
-	if path == f.metricsPath || path == f.statusPath {
-		if watched(f, path, w, req) {
-			return true
-		}
+	if f.paths[req.URL.Path] && watched(f, w, req) {
+		return true
 	}
 	if f.control == nil || f.control.Generation.Load() == 0 {
 		return false
@@ -57,15 +55,16 @@ func attend(f *front, w http.ResponseWriter, req *http.Request) bool {
 
 // watched answers a request for a path that is answered to those who watch, if it comes
 // from one of them.
-func watched(f *front, path string, w http.ResponseWriter, req *http.Request) bool {
+func watched(f *front, w http.ResponseWriter, req *http.Request) bool {
 	// An escaped form of the path is another one to whoever guards it by the address.
 	if req.Method != http.MethodGet && req.Method != http.MethodHead || req.URL.RawPath != "" {
 		return false
 	}
+	path := req.URL.Path
 	switch {
-	case f.metrics != nil && path == f.metricsPath && may(f.metrics, req, ""):
+	case f.metrics != nil && path == f.metrics.path && may(f.metrics, req, ""):
 		metrics.Serve(w, req, metricsView())
-	case f.status != nil && path == f.statusPath && may(f.status, req, req.URL.Query().Get("token")):
+	case f.status != nil && path == f.status.path && may(f.status, req, req.URL.Query().Get("token")):
 		status.Serve(w, req, statusView())
 	default:
 		return false

@@ -23,7 +23,8 @@ import (
 // what else there is.
 type middleware struct {
 	next      http.Handler
-	front     *front // nil: none
+	front     *front          // nil: none
+	watches   map[string]bool // the paths of front; nil: none
 	criterion *source.Criterion
 	limiter   *limiter.Limiter
 	local     bool // the limiter counts in memory alone
@@ -85,6 +86,16 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 		m.way = limiter.Local
 		m.allowed = tally.Counter(p.tally, tally.AllowedLocal)
 		m.refused = tally.Counter(p.tally, tally.RefusedLocal)
+	}
+	if front != nil {
+		m.watches = front.paths
+	}
+	if front != nil && front.control != nil {
+		if m.limiter != nil {
+			limiter.Yield(m.limiter, front.control)
+		} else {
+			limiter.YieldOne(p.ordinary.several, front.control)
+		}
 	}
 	if m.limiter == nil {
 		return &otherwise{middleware: m, limiter: p.ordinary.several}, nil
@@ -155,7 +166,7 @@ func limiterSettings(common *limiter.Settings, p *policy, l limit) *limiter.Sett
 // ServeHTTP counts the request and hands it to the next handler, with the response
 // writer as it is, or answers in its stead.
 func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if m.front != nil && attend(m.front, w, req) {
+	if m.watches[req.URL.Path] && watched(m.front, w, req) {
 		return
 	}
 	client := source.Identify(m.criterion, req)
@@ -174,10 +185,13 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		reply.Write(m.fields, w.Header(), d.Allowed, d.Remaining, d.Reset, d.Way)
 	}
 	if !d.Allowed {
-		if m.sampler == nil && d.Known != m.local {
+		if d.Known != m.local {
 			atomic.AddInt64(m.refused, 1)
 		} else {
-			countRefusal(m, client, d)
+			tally.Count(m.tally, d)
+		}
+		if m.sampler != nil && due(m.sampler) {
+			noteRefusal(m.sampler, client, d)
 		}
 		reply.Refuse(m.fields, w, req, d.RetryAfter)
 		return
@@ -190,19 +204,6 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	m.next.ServeHTTP(w, req)
 }
 
-// countRefusal counts a request of a client that is over its limit, and logs it if it is
-// one of those that are.
-func countRefusal(m *middleware, client string, d *window.Decision) {
-	if d.Known != m.local {
-		atomic.AddInt64(m.refused, 1)
-	} else {
-		tally.Count(m.tally, d)
-	}
-	if m.sampler != nil && due(m.sampler) {
-		noteRefusal(m.sampler, client, d)
-	}
-}
-
 // otherwise is a middleware whose one limit is counted otherwise than in fixed windows, or
 // of which a request takes more than one. For the rest it does what its middleware does.
 type otherwise struct {
@@ -213,7 +214,7 @@ type otherwise struct {
 // ServeHTTP does what ServeHTTP of the middleware does.
 func (o *otherwise) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	m := o.middleware
-	if m.front != nil && attend(m.front, w, req) {
+	if m.watches[req.URL.Path] && watched(m.front, w, req) {
 		return
 	}
 	client := source.Identify(m.criterion, req)
@@ -227,10 +228,13 @@ func (o *otherwise) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		reply.Write(m.fields, w.Header(), d.Allowed, d.Remaining, d.Reset, d.Way)
 	}
 	if !d.Allowed {
-		if m.sampler == nil && d.Known != m.local {
+		if d.Known != m.local {
 			atomic.AddInt64(m.refused, 1)
 		} else {
-			countRefusal(m, client, d)
+			tally.Count(m.tally, d)
+		}
+		if m.sampler != nil && due(m.sampler) {
+			noteRefusal(m.sampler, client, d)
 		}
 		reply.Refuse(m.fields, w, req, d.RetryAfter)
 		return
@@ -243,9 +247,13 @@ func (o *otherwise) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	m.next.ServeHTTP(w, req)
 }
 
-// serveUncounted answers a request that the store failed to count, as the operator
-// chose for that.
+// serveUncounted answers a request that the limiter has left to what an operator has set,
+// or that the store failed to count, as the operator chose for that.
 func (m *middleware) serveUncounted(w http.ResponseWriter, req *http.Request, d *window.Decision) {
+	if d.Way == limiter.Controlled {
+		serveLive(m.front.live, w, req)
+		return
+	}
 	tally.Count(m.tally, d)
 	reply.WriteUncounted(m.fields, w.Header(), d.Way)
 	if !d.Allowed {

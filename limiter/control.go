@@ -110,8 +110,10 @@ const (
 // knows it. It belongs to the process, and outlives a reload.
 type Control struct {
 	// Generation changes with what is in force; 0: nothing is. It is exported, and no
-	// function, because every request reads it.
+	// function, because every request reads it whose limiter does not yield.
 	Generation atomic.Int64
+
+	inTheWay bool // something is in force; guarded by the ledger's mutex
 
 	name   string // of the scope
 	head   string // of its keys
@@ -187,6 +189,29 @@ func InForce(c *Control) (*control.State, int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.inForce, c.Generation.Load()
+}
+
+// never is what a limiter yields to that gives way to nothing.
+var never bool
+
+// Yield has a limiter decide nothing while something is in force that c says, which must
+// be of the same store: the way of each decision is Controlled then, and whoever asked goes
+// by InForce. So a request pays for that with a look while the ledger is locked anyway. It
+// must come before any request.
+func Yield(l *Limiter, c *Control) {
+	l.yields = &c.inTheWay
+}
+
+// YieldOne is Yield for TakeOne.
+func YieldOne(q *Several, c *Control) {
+	q.yields = &c.inTheWay
+}
+
+// yield leaves a decision to others. Who calls it holds the ledger's mutex, which it
+// gives back.
+func yield(l *ledger, d *window.Decision) {
+	l.mu.Unlock()
+	d.Way = Controlled
 }
 
 // ControlRead returns the scope of a control, the version that is obeyed, and the time
@@ -440,6 +465,9 @@ func enforce(c *Control, s *store) {
 		generation = c.count
 	}
 	c.Generation.Store(generation)
+	c.ledger.mu.Lock()
+	c.inTheWay = inForce != nil
+	c.ledger.mu.Unlock()
 	ended := c.ended
 	c.mu.Unlock()
 	tellControl(c.name, was, inForce)

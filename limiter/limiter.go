@@ -26,7 +26,7 @@ const (
 	Open = "open"
 	// Closed: held back uncounted, because the store failed.
 	Closed = "closed"
-	// Controlled: by what an operator has set, and no count.
+	// Controlled: by what an operator has set, and no count. See Yield.
 	Controlled = "control"
 )
 
@@ -89,6 +89,7 @@ type Limiter struct {
 	ledger           *ledger
 	table            *table
 	counts           *window.FixedCounts // of the table
+	yields           *bool               // to a control: guarded by the ledger's mutex
 }
 
 // New returns a limiter; now is the time by the clock of this machine. It opens no
@@ -101,6 +102,7 @@ func New(ctx context.Context, s *Settings, now time.Time) *Limiter {
 		onStoreFailure:   s.OnStoreFailure,
 		fallbackLimit:    s.FallbackLimit,
 		fallbackGateways: s.FallbackGateways,
+		yields:           &never,
 	}
 	if s.Store == nil {
 		l.ledger = openLedger("local " + s.Scope)
@@ -162,7 +164,7 @@ func TakeLocal(l *Limiter, client string, at time.Duration, d *window.Decision) 
 // TakeShared counts one request of a client in the store and decides it, as TakeLocal
 // does. It waits for the store as long as its Timeout at most. The way is Shared or
 // Local where the request was counted; for Open and Closed the decision says no more
-// than Allowed and RetryAfter.
+// than Allowed and RetryAfter, and for Controlled no more than that.
 //
 // The first request of a batch leads it, the others wait until it is answered. A client
 // whose count is known to have reached the limit is refused without the store, since a
@@ -172,6 +174,10 @@ func TakeShared(l *Limiter, client string, at time.Duration, d *window.Decision)
 	s := l.store
 	c := l.counts
 	s.ledger.mu.Lock()
+	if *l.yields {
+		yield(l.ledger, d)
+		return
+	}
 	unix := (int64(at) + s.origin) / second
 	f := c.Newest[client]
 	if f != nil && unix < c.End && unix >= c.Start {

@@ -16,6 +16,10 @@ func TakeOne(q *Several, client string, at time.Duration, d *window.Decision) {
 	}
 	t := q.tables[0]
 	s.ledger.mu.Lock()
+	if *q.yields {
+		yield(q.ledger, d)
+		return
+	}
 	now := (int64(at) + s.origin) / millisecond
 	var a *window.Account
 	if t.entries != nil {

@@ -26,6 +26,7 @@ type Several struct {
 	head           string // of a call of the script
 	id             string // what tells it apart from those of which a request is another matter
 	refuses        bool   // no request will ever pass
+	yields         *bool  // as of a Limiter
 }
 
 // millisecond is one in nanoseconds.
@@ -51,7 +52,7 @@ var kinds = []kind{
 // that differ in Name, Limit, Window and Burst alone; there is at least one, and no two
 // have one name. For the rest it does as New.
 func NewSeveral(ctx context.Context, limits []*Settings, cost int64, now time.Time) *Several {
-	q := &Several{cost: cost}
+	q := &Several{cost: cost, yields: &never}
 	for _, s := range limits {
 		l := New(ctx, s, now)
 		limit := &window.Limit{Algorithm: s.Algorithm, Limit: s.Limit, Length: s.Window, Burst: s.Burst}
