@@ -2,12 +2,11 @@ package operations_test
 
 import (
 	"archive/tar"
-	"bytes"
+	"compress/gzip"
 	"errors"
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,22 +15,24 @@ import (
 	"github.com/gatequota/gatequota/e2e/lab"
 )
 
-// before is the last commit of the plugin that knows nothing of metrics, the status page,
-// live control and the form of the log.
-const before = "33d5afe52241c9a6c2a4ce7b293bd95f8049b549"
+// before is the plugin as it was when it knew nothing of metrics, the status page, live
+// control and the form of the log: a version that gateways may still run beside this one.
+const before = "testdata/before.tar.gz"
 
 // older returns a folder with the plugin as it was then.
 func older(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command("git", "-C", lab.Root(), "archive", "--format=tar", before)
-	var told bytes.Buffer
-	cmd.Stderr = &told
-	archive, err := cmd.Output()
+	file, err := os.Open(before)
 	if err != nil {
-		t.Fatalf("the history of the plugin is wanted (git fetch --unshallow brings all of it): %v: %s", err, &told)
+		t.Fatal(err)
+	}
+	defer file.Close()
+	archive, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	for r := tar.NewReader(bytes.NewReader(archive)); ; {
+	for r := tar.NewReader(archive); ; {
 		entry, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return dir
