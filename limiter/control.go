@@ -44,7 +44,8 @@ const (
 //	ARGV[2]  its report
 //	ARGV[3]  the seconds for which reports are kept
 //	ARGV[4]  the digest of what it has
-//	ARGV[5]  the unix seconds before which reports are removed, 0 for none
+//	ARGV[5]  the unix seconds before which reports are removed, and those that are as far
+//	         ahead of now as that is behind; 0 for none
 //	ARGV[6]  the version that it has, and
 //	ARGV[7]  the fields, to be put back if the store has an older version; empty: not now
 const ControlScript = `local function read()
@@ -82,7 +83,7 @@ if before > 0 then
   local all = redis.call('HGETALL', KEYS[2])
   for i = 1, #all, 2 do
     local at = tonumber(string.match(all[i + 1], '"at":(%d+)') or 0)
-    if at < before then
+    if at < before or at > before + 2 * tonumber(ARGV[3]) then
       redis.call('HDEL', KEYS[2], all[i])
     end
   end
@@ -315,6 +316,9 @@ func obeyOne(c *Control, s *store, now bool) {
 // disobeyed ends a panic: the keeper has more to do than this.
 func disobeyed(c *Control, s *store) {
 	if r := recover(); r != nil {
+		c.mu.Lock()
+		c.due = time.Now().Add(controlEvery)
+		c.mu.Unlock()
 		lasting(s, "control "+c.head, fmt.Sprintf("what is set for the scope %s cannot be obeyed: %v", c.name, panicked(r)))
 	}
 }
@@ -377,7 +381,7 @@ func askControl(c *Control, s *store, restore bool) int {
 	}
 	if reply.Kind == '-' {
 		countError(s, classOf(reply.Text, nil))
-		lasting(s, "control "+c.head, fmt.Sprintf("refuses to say what is set for the scope %s (%s); what was set before stays", c.name, controlReason(reply.Text)))
+		lasting(s, "control "+c.head, fmt.Sprintf("refuses to say what is set for the scope %s (%s); what was set before stays", c.name, controlReason(c.head, reply.Text)))
 		return refused
 	}
 	answered(s)
@@ -393,10 +397,10 @@ func unheardOf(s *store, err error) int {
 }
 
 // controlReason is reason for what is no count.
-func controlReason(refusal string) string {
+func controlReason(head, refusal string) string {
 	switch resp.Word(refusal) {
 	case "WRONGTYPE":
-		return "its key holds something else: delete it"
+		return "the key " + head + ":control or " + head + ":reports holds something else: delete it"
 	case "CONTROL":
 		return "it has more than 4096 fields, or more than 900000 bytes"
 	}

@@ -326,7 +326,7 @@ func TestControlThatCannotBeRead(t *testing.T) {
 	}{
 		"missing rights":     {fakevalkey.Error("NOPERM User default has no permissions to run the 'hgetall' command"), `refuses to say what is set for the scope algorithm ("NOPERM"`},
 		"a missing right":    {fakevalkey.Error("ERR ACL failure in script: User gate has no permissions to run the 'hgetall' command"), "it names the command HGETALL"},
-		"no hash":            {fakevalkey.Error("WRONGTYPE Operation against a key holding the wrong kind of value"), "its key holds something else"},
+		"no hash":            {fakevalkey.Error("WRONGTYPE Operation against a key holding the wrong kind of value"), ":control or rate:algorithm:reports holds something else"},
 		"too many fields":    {fakevalkey.Error("CONTROL has more than 4096 fields"), "more than 4096 fields"},
 		"no list":            {fakevalkey.Bulk("0123456789012345678901234567890123456789 x"), "cannot be read"},
 		"a list of no texts": {fakevalkey.Bulk("0123456789012345678901234567890123456789 [1,2]"), "cannot be read"},
@@ -519,18 +519,20 @@ func TestWhatIsOverEndsByItself(t *testing.T) {
 	}
 }
 
-// Old reports are removed, and those of gateways that are there stay.
+// Old reports are removed, and those from times to come, and those of gateways that are
+// there stay.
 func TestOldReportsAreRemoved(t *testing.T) {
 	f := controlled(t)
 	c := f.control(t)
-	f.controls.Set(reportsKey, "00000000000000aa", describe(nil, 1, start.Unix()-50), "00000000000000bb", describe(nil, 1, start.Unix()-70), "00000000000000cc", "{}")
+	f.controls.Set(reportsKey, "00000000000000aa", describe(nil, 1, start.Unix()-50), "00000000000000bb", describe(nil, 1, start.Unix()-70), "00000000000000cc", "{}",
+		"00000000000000dd", describe(nil, 1, start.Unix()+70), "00000000000000ee", describe(nil, 1, start.Unix()+50))
 	readControl(c, c.store)
-	if got := f.controls.Hash(reportsKey); len(got) != 2 || got["00000000000000aa"] == "" {
+	if got := f.controls.Hash(reportsKey); len(got) != 3 || got["00000000000000ee"] == "" || got["00000000000000aa"] == "" {
 		t.Errorf("left: %v", got)
 	}
 	f.controls.Set(reportsKey, "00000000000000bb", describe(nil, 1, start.Unix()-70))
 	readControl(c, c.store)
-	if got := f.controls.Hash(reportsKey); len(got) != 3 {
+	if got := f.controls.Hash(reportsKey); len(got) != 4 {
 		t.Errorf("they are looked at again at once: %v", got)
 	}
 }

@@ -187,14 +187,15 @@ func TestControlScript(t *testing.T) {
 				t.Errorf("%q is put back as %q", "\xff\xfe", s.client.HGet(ctx, controlKey, "limit").Val())
 			}
 
-			// Old reports go when they are looked for, and what is none; others stay.
-			must(s.client.HSet(ctx, reportsKey, "a", `{"version":1,"at":99,"x":"\"at\":500"}`, "b", `{"version":1,"at":100}`, "c", "rubbish", "d", "", "e", `{"at":"x"}`).Err())
+			// Old reports go when they are looked for, those from times to come, and what is none;
+			// others stay.
+			must(s.client.HSet(ctx, reportsKey, "a", `{"version":1,"at":99,"x":"\"at\":500"}`, "b", `{"version":1,"at":100}`, "c", "rubbish", "d", "", "e", `{"at":"x"}`, "f", `{"at":220}`, "g", `{"at":221}`).Err())
 			read(t, s.client, controlCall{gateway: gateway, report: `{"at":100}`, keep: 60, before: 0})
-			if n := s.client.HLen(ctx, reportsKey).Val(); n != 6 {
-				t.Errorf("%d reports are left, want all 6", n)
+			if n := s.client.HLen(ctx, reportsKey).Val(); n != 8 {
+				t.Errorf("%d reports are left, want all 8", n)
 			}
 			read(t, s.client, controlCall{gateway: gateway, report: `{"at":100}`, keep: 60, before: 100})
-			if got := slices.Sorted(maps.Keys(s.client.HGetAll(ctx, reportsKey).Val())); !slices.Equal(got, []string{gateway, "b"}) {
+			if got := slices.Sorted(maps.Keys(s.client.HGetAll(ctx, reportsKey).Val())); !slices.Equal(got, []string{gateway, "b", "f"}) {
 				t.Errorf("left are %q", got)
 			}
 			must(s.client.Persist(ctx, reportsKey).Err())

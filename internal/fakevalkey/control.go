@@ -151,6 +151,7 @@ func (c *Controls) call(s *Server, args []string) string {
 	}
 	key, reports, gateway, report, digest, fields := args[0], args[1], args[2], args[3], args[5], args[8]
 	before, _ := strconv.ParseInt(args[6], 10, 64)
+	keep, _ := strconv.ParseInt(args[4], 10, 64)
 	if len(c.hashes[key]) > maxFields {
 		return Error("CONTROL has more than 4096 fields")
 	}
@@ -172,7 +173,7 @@ func (c *Controls) call(s *Server, args []string) string {
 		if match := reportedAt.FindStringSubmatch(text); match != nil {
 			at, _ = strconv.ParseInt(match[1], 10, 64)
 		}
-		if at < before {
+		if before > 0 && (at < before || at > before+2*keep) {
 			delete(c.hashes[reports], other)
 		}
 	}
