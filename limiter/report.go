@@ -114,6 +114,20 @@ func timeBatch(b *batch, took time.Duration) {
 	s.ledger.mu.Unlock()
 }
 
+// timeSingle is timeRoundTrip for a single request, with less work.
+func timeSingle(q *single) {
+	s := q.limiter.store
+	took := time.Since(q.start)
+	place := bits.Len64(uint64((took - 1) / latencyUnit))
+	if place >= latencyPlaces {
+		place = latencyPlaces - 1
+	}
+	s.latency[place]++
+	s.latencySum += took
+	s.merged[0]++
+	s.mergedSum++
+}
+
 // timeRoundTrip notes how long a round trip took with so many requests. Who calls it holds
 // the ledger's mutex.
 func timeRoundTrip(s *store, took time.Duration, requests int64) {

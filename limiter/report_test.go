@@ -222,6 +222,21 @@ func TestRoundTripsAreCountedByTimeAndRequests(t *testing.T) {
 	}
 }
 
+// A single request is counted as a batch of one is.
+func TestSinglesAreCountedAsRoundTrips(t *testing.T) {
+	forget()
+	one, batch := newStore(&StoreSettings{Endpoint: "single"}, &ledger{}), newStore(&StoreSettings{Endpoint: "batch"}, &ledger{})
+	const took = 24 * time.Hour
+	timeSingle(&single{limiter: &Limiter{store: one}, start: time.Now().Add(-took)})
+	timeRoundTrip(batch, took, 1)
+	if over := one.latencySum - took; over < 0 || over > time.Hour {
+		t.Errorf("it took %s, want %s", one.latencySum, took)
+	}
+	if !reflect.DeepEqual(one.latency, batch.latency) || !reflect.DeepEqual(one.merged, batch.merged) || one.mergedSum != batch.mergedSum {
+		t.Errorf("%v, %v, %d; a batch: %v, %v, %d", one.latency, one.merged, one.mergedSum, batch.latency, batch.merged, batch.mergedSum)
+	}
+}
+
 // Those who watch know of all requests and round trips from then on.
 func TestRequestsOfRoundTripsAddUp(t *testing.T) {
 	f := controlled(t)

@@ -75,7 +75,7 @@ func askSingle(q *single, f *window.FixedCount, unix int64) {
 	}
 	noteAnswer(f, q.answer, 0)
 	if s.timed {
-		timeRoundTrip(s, time.Since(q.start), 1)
+		timeSingle(q)
 	}
 	q.locks = false
 	s.ledger.mu.Unlock()
