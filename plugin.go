@@ -166,7 +166,7 @@ func limiterSettings(common *limiter.Settings, p *policy, l limit) *limiter.Sett
 // ServeHTTP counts the request and hands it to the next handler, with the response
 // writer as it is, or answers in its stead.
 func (m *middleware) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if m.watches[req.URL.Path] && watched(m.front, w, req) {
+	if m.watches != nil && m.watches[req.URL.Path] && watched(m.front, w, req) {
 		return
 	}
 	client := source.Identify(m.criterion, req)
@@ -214,7 +214,7 @@ type otherwise struct {
 // ServeHTTP does what ServeHTTP of the middleware does.
 func (o *otherwise) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	m := o.middleware
-	if m.watches[req.URL.Path] && watched(m.front, w, req) {
+	if m.watches != nil && m.watches[req.URL.Path] && watched(m.front, w, req) {
 		return
 	}
 	client := source.Identify(m.criterion, req)
