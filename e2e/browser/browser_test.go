@@ -64,7 +64,9 @@ func clean(t *testing.T, page *browser.Page, address string) {
 func wellSet(t *testing.T, page *browser.Page, what string) {
 	t.Helper()
 	var problems []string
-	page.Eval(`(() => {
+	page.Eval(`(async () => {
+		// What follows the size of the page is drawn in the next frame.
+		for (let i = 0; i < 2; i++) await new Promise((drawn) => requestAnimationFrame(drawn));
 		const found = [], width = document.documentElement.clientWidth;
 		if (document.documentElement.scrollWidth > width) found.push('the page is ' + document.documentElement.scrollWidth + ' wide in ' + width);
 		const texts = [];
