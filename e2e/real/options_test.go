@@ -856,6 +856,7 @@ func TestEveryListIsTakenApart(t *testing.T) {
 		"paths":              {"/health", "/docs/*", "docs"},
 		"methods":            {"SEARCH", "REPORT", "SEA RCH"},
 		"endpoints":          {"store.test:6379", "", "store.test:x"},
+		"allow":              {"10.0.0.0/8", "2001:db8::/32", "prometheus"},
 	}
 	forms := map[string]struct {
 		provider string
@@ -885,6 +886,9 @@ func TestEveryListIsTakenApart(t *testing.T) {
 			on := base
 			if strings.HasPrefix(option, "rules[0].") {
 				on = base.with("rules[0].name", "own", "rules[0].path", "/x")
+			}
+			if watch, _, _ := strings.Cut(option, "."); name == "allow" {
+				on = base.with(watch+".path", "/-/"+watch)
 			}
 			for form, f := range forms {
 				right, wrong := fmt.Sprintf("%s-%d-right", form, lists), fmt.Sprintf("%s-%d-wrong", form, lists)
