@@ -165,7 +165,7 @@ func made() *report {
 		n := int64(1000 * (i%5 + 20))
 		r.algorithms[route.name] = rates(n, n+100, n+200)
 	}
-	r.rest = &atRest{whole: map[string]quantiles{}}
+	r.rest = &atRest{of: hotRoute, to: restAgainst, whole: map[string]quantiles{}}
 	for range 3 {
 		r.rest.rounds = append(r.rest.rounds, map[string]time.Duration{
 			"none": 100 * time.Microsecond, restAgainst: 200 * time.Microsecond, hotRoute: 206 * time.Microsecond,

@@ -134,7 +134,7 @@ func ask(h http.Handler, c decisionCase, duration time.Duration) ([]asked, error
 			for begin := time.Now(); begin.Before(end); begin = time.Now() {
 				got := send(h, keyOf(a.client))
 				a.begin, a.end = begin.UnixNano(), time.Now().UnixNano()
-				way := strings.Join(got.header["X-Ratelimit-Decision"], " ")
+				way := got.way()
 				a.remaining = strings.Join(got.header["X-Ratelimit-Remaining"], " ")
 				if got.status != http.StatusOK || way != "shared" {
 					failures[i] = fmt.Errorf("a decision was made by %q, with status %d", way, got.status)

@@ -25,40 +25,51 @@ var restRoutes = []string{"none", restAgainst, hotRoute}
 
 // atRest is what requests take that have the gateway to themselves.
 type atRest struct {
+	of, to string                     // our route and the one that it is compared with
 	rounds []map[string]time.Duration // the median of each round, by route
 	whole  map[string]quantiles       // over all rounds, by route
 }
 
-// ratio compares the medians of our route with those of Traefik's own, over all
+// ratio compares the medians of our route with those of the other, over all
 // requests, and round by round for the spread.
 func (r *atRest) ratio() spread {
 	ratios := make([]float64, len(r.rounds))
 	for i, medians := range r.rounds {
-		ratios[i] = float64(medians[hotRoute]) / float64(medians[restAgainst])
+		ratios[i] = float64(medians[r.of]) / float64(medians[r.to])
 	}
 	s := spreadOf(ratios)
-	s.median = r.whole[hotRoute].p50 / r.whole[restAgainst].p50
+	s.median = r.whole[r.of].p50 / r.whole[r.to].p50
 	return s
 }
 
-// atRest asks the routes in turn, request by request, so that what else the
-// machine does falls on all of them alike. Who is first changes with each turn.
-func (b *bench) atRest(t testing.TB) *atRest {
-	address := strings.TrimPrefix(b.traefik.URL, "http://")
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
+// atRest asks some routes in turn, request by request, so that what else the
+// machine does falls on all of them alike. Who is first changes with each turn. The last
+// two are compared: the last is ours.
+func (b *bench) atRest(t testing.TB, routes []string) *atRest {
+	conns := map[string]net.Conn{} // by address
+	readers := map[string]*bufio.Reader{}
+	for _, route := range routes {
+		address := b.address(route)
+		if conns[address] != nil {
+			continue
+		}
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		conns[address], readers[address] = conn, bufio.NewReader(conn)
 	}
-	defer func() { _ = conn.Close() }()
-	reader := bufio.NewReader(conn)
 	ask := func(route string) time.Duration {
+		address := b.address(route)
+		conn := conns[address]
 		request := fmt.Sprintf("GET /%s HTTP/1.1\r\nHost: %s\r\nX-API-Key: %s\r\n\r\n", route, address, clientKey)
 		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 		begin := time.Now()
 		if _, err := io.WriteString(conn, request); err != nil {
 			t.Fatal(err)
 		}
-		response, err := http.ReadResponse(reader, nil)
+		response, err := http.ReadResponse(readers[address], nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,13 +83,13 @@ func (b *bench) atRest(t testing.TB) *atRest {
 		}
 		return took
 	}
-	result := &atRest{whole: map[string]quantiles{}}
+	result := &atRest{of: routes[len(routes)-1], to: routes[len(routes)-2], whole: map[string]quantiles{}}
 	all := map[string][]time.Duration{}
 	for round := range b.rounds + 1 {
 		took := map[string][]time.Duration{}
 		for turn := range restRequests {
-			for i := range restRoutes {
-				route := restRoutes[(turn+i)%len(restRoutes)]
+			for i := range routes {
+				route := routes[(turn+i)%len(routes)]
 				took[route] = append(took[route], ask(route))
 			}
 		}
@@ -97,6 +108,11 @@ func (b *bench) atRest(t testing.TB) *atRest {
 		result.whole[route] = quantilesOf(times)
 	}
 	return result
+}
+
+// address returns the host and port on which a route is.
+func (b *bench) address(route string) string {
+	return strings.TrimPrefix(b.gateways[byName[route].gateway].URL, "http://")
 }
 
 // quantiles are in microseconds.

@@ -40,8 +40,9 @@ type plan struct {
 	rounds      int
 	duration    time.Duration // of one route in one round
 	connections int
-	only        string // the part to measure; empty: all
-	note        string // what else must be known of the machine
+	only        string   // the part to measure; empty: all
+	note        string   // what else must be known of the machine
+	before      []string // folders with other versions of the plugin, to be compared with
 }
 
 // The parts of a report.
@@ -49,18 +50,28 @@ const (
 	partRates      = "rates"      // requests per second of each route
 	partAlgorithms = "algorithms" // the same of each algorithm
 	partLatency    = "latency"    // of a request over one connection
+	partWatched    = "watched"    // the same two with those who watch and without, and what they cost
+	partActive     = "active"     // what it costs that they ask, and that they change something
 	partMemory     = "memory"     // of tracked clients, and the pause when they are dropped
 	partDecision   = "decision"   // what a decision alone takes, and where
+	partCompared   = "compared"   // the same with those who watch and without
 )
 
 // partNames names all parts, for people.
-const partNames = "rates, algorithms, latency, memory or decision"
+const partNames = "rates, algorithms, latency, watched, active, compared, memory or decision"
 
 // measures tells whether a part is to be measured.
 func (p plan) measures(part string) bool { return p.only == "" || p.only == part }
 
+// besideOwn tells whether the gateway is needed that has Traefik's own routes.
+func (p plan) besideOwn() bool {
+	return p.measures(partRates) || p.measures(partAlgorithms) || p.measures(partLatency)
+}
+
 // loads tells whether any route is loaded.
-func (p plan) loads() bool { return p.measures(partRates) || p.measures(partAlgorithms) }
+func (p plan) loads() bool {
+	return p.measures(partRates) || p.measures(partAlgorithms) || p.measures(partWatched) || p.measures(partActive)
+}
 
 // algorithmRounds returns how often each route of the algorithms is loaded, and how long
 // each time: less than others, for the sake of the time that all takes.
@@ -81,11 +92,20 @@ func (p plan) needs() time.Duration {
 	if p.measures(partLatency) {
 		sum += time.Duration((p.rounds+1)*restRequests*len(restRoutes)) * 400 * time.Microsecond
 	}
+	if p.measures(partWatched) {
+		sum += p.watchedNeeds()
+	}
+	if p.measures(partActive) {
+		sum += p.activeNeeds()
+	}
 	if p.measures(partMemory) {
 		sum += 30*time.Second + time.Duration(min(p.rounds, mostEdges)+2)*8*time.Second
 	}
 	if p.measures(partDecision) {
 		sum += time.Duration(len(decisionCases)) * (p.duration + 2*settleTime)
+	}
+	if p.measures(partCompared) {
+		sum += time.Duration(len(p.forms())*len(comparedCases)*(slicesARound*p.rounds+1)) * (sliceTime + time.Millisecond)
 	}
 	return sum
 }
@@ -108,6 +128,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.IntVar(&p.connections, "connections", 32, "how many connections wrk keeps busy")
 	flags.StringVar(&p.only, "only", "", "measure one `part` and write no report: "+partNames)
 	flags.StringVar(&p.note, "note", "", "a `sentence` about the machine to write into the report")
+	flags.Func("before", "a `folder` with another version of the plugin, to compare decisions with; may be given more than once", func(folder string) error {
+		p.before = append(p.before, folder)
+		return nil
+	})
 	docs := flags.String("docs", filepath.Join(lab.Root(), "docs"), "the `folder` to write performance.md and performance.svg to; empty writes nothing")
 	profile := flags.String("profile", "", "a `folder` to write profiles of Traefik under load to, after the rounds; empty takes none")
 	if err := flags.Parse(args); err != nil {
@@ -118,7 +142,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	switch p.only {
 	case "":
-	case partRates, partAlgorithms, partLatency, partMemory, partDecision:
+	case partRates, partAlgorithms, partLatency, partWatched, partActive, partMemory, partDecision, partCompared:
 		*docs = ""
 	default:
 		fmt.Fprintf(stderr, "bench: -only %q: %s\n", p.only, partNames)
@@ -136,7 +160,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			return 1
 		}
 	}
-	if p.loads() || p.measures(partLatency) {
+	if p.besideOwn() || p.loads() {
 		// Building Traefik may take long, and only the measuring is bounded.
 		err = lab.Outside(ctx, func(t testing.TB) { lab.TraefikBinary(t) })
 	}

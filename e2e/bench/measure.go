@@ -30,7 +30,7 @@ type bench struct {
 
 	one, many string // what wrk is told for one client and for many
 	store     *lab.Store
-	traefik   *lab.Traefik
+	gateways  map[string]*lab.Traefik // by name
 	about     about
 
 	window   time.Duration // of all our limits but those of logs
@@ -54,7 +54,8 @@ func (b *bench) setUp(t testing.TB) {
 		t.Fatal(err)
 	}
 	b.about.valkey = field(info, "valkey_version:")
-	if b.loads() || b.measures(partLatency) {
+	b.gateways = map[string]*lab.Traefik{}
+	if b.besideOwn() || b.loads() {
 		b.setUpTraefik(t)
 	}
 	fmt.Fprintf(b.out, "Traefik %s, Valkey %s, wrk %s; %d cores, load average %s; about %s\n",
@@ -71,12 +72,24 @@ func (b *bench) setUpTraefik(t testing.TB) {
 	}
 	window, id := lab.QuietWindow(time.Now())
 	b.window, b.windowID = window, id
-	b.traefik = lab.NewTraefik(t, lab.TraefikOptions{LogLevel: "ERROR"}, configuration(t, b.store.Addr(), lab.NewApp(t, 2).URLs, window))
-	var version struct{ Version string }
-	if err := json.Unmarshal([]byte(b.traefik.Get("/api/version")), &version); err != nil {
-		t.Fatal(err)
+	replicas := lab.NewApp(t, 2).URLs
+	start := func(name, dynamic string) {
+		traefik := lab.NewTraefik(t, lab.TraefikOptions{LogLevel: "ERROR"}, dynamic)
+		var version struct{ Version string }
+		if err := json.Unmarshal([]byte(traefik.Get("/api/version")), &version); err != nil {
+			t.Fatal(err)
+		}
+		b.about.traefik = strings.TrimPrefix(version.Version, "v")
+		b.gateways[name] = traefik
 	}
-	b.about.traefik = strings.TrimPrefix(version.Version, "v")
+	if b.besideOwn() {
+		start(besideOwn, configuration(t, b.store.Addr(), replicas, window))
+	}
+	if b.measures(partWatched) || b.measures(partActive) {
+		for _, name := range []string{unwatched, overseen} {
+			start(name, watchedConfiguration(t, name, b.store.Addr(), replicas, window))
+		}
+	}
 }
 
 // measure measures all parts that are wanted.
@@ -92,13 +105,22 @@ func (b *bench) measure(t testing.TB) *report {
 		r.algorithms = b.rates(t, algorithmRoutes, rounds, duration)
 	}
 	if b.measures(partLatency) {
-		r.rest = b.atRest(t)
+		r.rest = b.atRest(t, restRoutes)
+	}
+	if b.measures(partWatched) {
+		r.watched = b.watch(t)
+	}
+	if b.measures(partActive) {
+		r.active = b.activate(t)
 	}
 	if b.measures(partMemory) {
 		r.memory = b.memory(t)
 	}
 	if b.measures(partDecision) {
 		r.decisions = b.decide(t)
+	}
+	if b.measures(partCompared) {
+		r.compared = b.compare(t)
 	}
 	return r
 }
@@ -122,9 +144,9 @@ func (b *bench) rates(t testing.TB, routes []route, rounds int, duration time.Du
 			if round%2 == 1 {
 				route = routes[len(routes)-1-i]
 			}
-			before := b.work(t)
+			before := b.work(t, route)
 			l := b.once(t, route, duration)
-			after := b.work(t)
+			after := b.work(t, route)
 			result := results[route.name]
 			l.Gateway = (after.gateway - before.gateway).Microseconds()
 			l.Store = (after.store - before.store).Microseconds()
@@ -195,7 +217,7 @@ func (b *bench) load(r route, duration time.Duration) (load, error) {
 	if r.many {
 		script = b.many
 	}
-	return runWrk(context.Background(), b.wrk, script, b.traefik.URL+"/"+r.name, b.connections, duration)
+	return runWrk(context.Background(), b.wrk, script, b.gateways[r.gateway].URL+"/"+r.name, b.connections, duration)
 }
 
 // once loads a route, and fails when it does not answer as it should.
@@ -219,13 +241,14 @@ type work struct {
 	logged   int64 // units that were added to logs
 }
 
-func (b *bench) work(t testing.TB) work {
+// work returns what the store has done so far, and the gateway of a route.
+func (b *bench) work(t testing.TB, r route) work {
 	info, err := b.store.Client().Info(context.Background(), "commandstats").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := parseCommands(info)
-	w.gateway, w.store = b.traefik.CPU(), b.store.CPU()
+	w.gateway, w.store = b.gateways[r.gateway].CPU(), b.store.CPU()
 	return w
 }
 
@@ -260,6 +283,9 @@ func (b *bench) profile(t testing.TB, folder string) {
 	if b.measures(partAlgorithms) {
 		all = append(all, algorithmRoutes...)
 	}
+	if b.measures(partWatched) {
+		all = append(all, watchedRoutes...)
+	}
 	for i, r := range all {
 		if !r.own || slices.ContainsFunc(all[:i], func(o route) bool { return o.name == r.name }) {
 			continue
@@ -271,7 +297,7 @@ func (b *bench) profile(t testing.TB, folder string) {
 				fmt.Fprintf(b.out, "profiling %s: %.0f requests in a second\n", r.name, l.perSecond())
 				done <- err
 			}()
-			response, err := http.Get(fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", b.traefik.API, kind, seconds))
+			response, err := http.Get(fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", b.gateways[r.gateway].API, kind, seconds))
 			if err != nil {
 				t.Fatal(err)
 			}

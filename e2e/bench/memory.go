@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/gatequota/gatequota/e2e/host"
 	"github.com/gatequota/gatequota/e2e/lab"
@@ -52,13 +52,16 @@ type middlewareMaker func(name string, options map[string]any) (http.Handler, er
 
 // interpreted returns a maker of middlewares as Traefik runs them. What they log
 // goes nowhere.
-func interpreted(t testing.TB) middlewareMaker {
+func interpreted(t testing.TB) middlewareMaker { return interpretedFrom(t, lab.Root()) }
+
+// interpretedFrom does so with the plugin in a folder.
+func interpretedFrom(t testing.TB, folder string) middlewareMaker {
 	silence, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = silence.Close() })
-	plugin, err := host.Load(lab.Root(), silence, silence)
+	plugin, err := host.Load(folder, silence, silence)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,9 +122,11 @@ func (b *bench) memory(t testing.TB) *memory {
 // send makes a handler decide one request of a client.
 func send(h http.Handler, client string) *answer {
 	a := &answer{header: http.Header{}, status: http.StatusOK}
-	h.ServeHTTP(a, &http.Request{Method: http.MethodGet, Header: http.Header{"X-Api-Key": {client}}, RemoteAddr: "192.0.2.1:4711"})
+	h.ServeHTTP(a, &http.Request{Method: http.MethodGet, URL: anywhere, Header: http.Header{"X-Api-Key": {client}}, RemoteAddr: "192.0.2.1:4711"})
 	return a
 }
+
+var anywhere = &url.URL{Path: "/anywhere"}
 
 // answer is what a handler says, kept for nobody but the one who asked.
 type answer struct {
@@ -132,6 +137,9 @@ type answer struct {
 func (a *answer) Header() http.Header         { return a.header }
 func (a *answer) Write(p []byte) (int, error) { return len(p), nil }
 func (a *answer) WriteHeader(status int)      { a.status = status }
+
+// way returns how the answer was decided.
+func (a *answer) way() string { return strings.Join(a.header["X-Ratelimit-Decision"], " ") }
 
 // sendEach sends one request of each of many clients, over some workers, and
 // returns how many of them were refused. It stops when the deadline has passed.
@@ -238,14 +246,7 @@ func watch(h http.Handler, edge, end time.Time) (before, after pause) {
 
 // threadTime returns the processor time of this thread, in and out of the kernel. A
 // Rusage has it too, but only up to the last tick.
-func threadTime() time.Duration {
-	const clockOfThread = 3
-	var t syscall.Timespec
-	if _, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clockOfThread, uintptr(unsafe.Pointer(&t)), 0); errno != 0 {
-		panic(fmt.Sprintf("reading the clock of a thread: %v", errno))
-	}
-	return time.Duration(t.Nano())
-}
+func threadTime() time.Duration { return clockTime(3) }
 
 // milliseconds returns one of the times of each pause.
 func milliseconds(pauses []pause, of func(pause) time.Duration) []float64 {

@@ -33,8 +33,11 @@ type report struct {
 	results    map[string]*result // by the name of the route
 	algorithms map[string]*result // of algorithmRoutes
 	rest       *atRest
+	watched    *watched
+	active     *active
 	memory     *memory
 	decisions  []decisions
+	compared   []compared
 }
 
 // why says what was slow and why. It is written by hand, since no figure tells.
@@ -95,20 +98,33 @@ func (r *report) print(out io.Writer) {
 	}
 	if r.rest != nil {
 		fmt.Fprintln(out)
-		for _, name := range restRoutes {
-			q := r.rest.whole[name]
-			fmt.Fprintf(out, "at rest %-23s us p50 %5s p95 %5s p99 %5s p99.9 %6s\n", name, whole(q.p50), whole(q.p95), whole(q.p99), whole(q.p999))
-		}
+		printRest(out, restRoutes, r.rest)
+	}
+	if r.watched != nil {
+		r.watched.print(out)
+	}
+	if r.active != nil {
+		r.active.print(out)
 	}
 	if r.decisions != nil {
 		fmt.Fprintln(out)
 		r.printDecisions(out)
+	}
+	if r.compared != nil {
+		printCompared(out, r.compared)
 	}
 	fmt.Fprintln(out)
 	for _, f := range r.figures() {
 		f.print(out)
 	}
 	fmt.Fprintln(out)
+}
+
+func printRest(out io.Writer, routes []string, x *atRest) {
+	for _, name := range routes {
+		q := x.whole[name]
+		fmt.Fprintf(out, "at rest %-23s us p50 %5s p95 %5s p99 %5s p99.9 %6s\n", name, whole(q.p50), whole(q.p95), whole(q.p99), whole(q.p999))
+	}
 }
 
 func printRoutes(out io.Writer, routes []route, results map[string]*result) {
@@ -208,6 +224,7 @@ func (r *report) markdown() string {
 	r.writeRoutes(d)
 	r.writeAlgorithms(d)
 	r.writeRest(d)
+	r.writeWatched(d)
 	r.writeDecisions(d)
 	r.writeMemory(d)
 	r.writeMethod(d)

@@ -21,8 +21,11 @@ type route struct {
 	many    bool // the requests are those of manyKeys clients, and not of one
 	// algorithm is ours; empty: fixed windows, or Traefik's own token bucket.
 	algorithm string
-	// against is the route of Traefik's own that it is compared with.
+	// against is the route that it is compared with: one of Traefik's own, or where nobody
+	// watches.
 	against string
+	gateway string // which of the gateways it is on: one of their names
+	rule    string // of its router; empty: its name is the path
 }
 
 // routes are measured in this order and, every other round, in the reverse one:
@@ -58,9 +61,33 @@ var algorithmRoutes = []route{
 	{name: "sliding-log-refused", title: "Gatequota, sliding-log", own: true, shared: true, refused: true, algorithm: "sliding-log", against: "traefik-redis-refused"},
 }
 
+// The names of the gateways: one has the routes of Traefik's own and ours beside them, and
+// of two that have the same routes one is watched over.
+const (
+	besideOwn = ""
+	unwatched = "unwatched"
+	overseen  = "watched"
+)
+
+// watchedRoutes are those of the latter two, loaded in rounds of their own.
+var watchedRoutes = func() (all []route) {
+	for _, r := range []route{
+		{name: "local-allowed", title: "Gatequota, mode local", own: true},
+		{name: "shared-allowed", title: "Gatequota, mode shared", own: true, shared: true},
+		{name: "shared-keys", title: "Gatequota, mode shared", own: true, shared: true, many: true},
+		{name: "shared-refused", title: "Gatequota, mode shared", own: true, shared: true, refused: true},
+	} {
+		plain, watched := r, r
+		plain.gateway, plain.name = unwatched, unwatched+"-"+r.name
+		watched.gateway, watched.name, watched.against = overseen, overseen+"-"+r.name, plain.name
+		all = append(all, plain, watched)
+	}
+	return all
+}()
+
 var byName = func() map[string]route {
 	all := map[string]route{}
-	for _, r := range append(slices.Clone(algorithmRoutes), routes...) {
+	for _, r := range slices.Concat(algorithmRoutes, routes, watchedRoutes, []route{trackedRoute, askedRoute}) {
 		all[r.name] = r
 	}
 	return all
@@ -84,12 +111,26 @@ const (
 	mostLogged = "1000000"
 )
 
-// configuration returns Traefik's dynamic configuration of all routes. Our limits
-// are for windows of a length in which no edge comes near; Traefik's own knows no
-// windows, and adds to its buckets with every request.
+// Our limits of all requests and of hardly any.
+const plenty, hardlyAny = "999999999999999", "1"
+
+type group = map[string]any
+
+var source = group{"requestHeaderName": "X-API-Key"}
+
+// ownOptions returns the options of one of our middlewares.
+func ownOptions(store, mode, limit string, window time.Duration) group {
+	return group{
+		"limit": limit, "window": window.String(), "mode": mode, "sourceCriterion": source, "valkey": group{"endpoints": []string{store}},
+	}
+}
+
+func plugin(options group) group { return group{"plugin": group{lab.PluginName: options}} }
+
+// configuration returns Traefik's dynamic configuration of all routes but those of
+// watchedRoutes. Our limits are for windows of a length in which no edge comes near;
+// Traefik's own knows no windows, and adds to its buckets with every request.
 func configuration(t testing.TB, store string, replicas []string, window time.Duration) string {
-	type group = map[string]any
-	source := group{"requestHeaderName": "X-API-Key"}
 	redis := group{"endpoints": []string{store}}
 	// More than a machine can send, and one for all of the run. With redis it forgets
 	// a client that sends nothing for the time of one token and a second, but two at
@@ -107,27 +148,20 @@ func configuration(t testing.TB, store string, replicas []string, window time.Du
 		}
 		return group{"rateLimit": all}
 	}
-	own := func(mode string, limit string) group {
-		return group{"plugin": group{lab.PluginName: group{
-			"limit": limit, "window": window.String(), "mode": mode, "sourceCriterion": source, "valkey": group{"endpoints": []string{store}},
-		}}}
-	}
+	own := func(mode, limit string) group { return plugin(ownOptions(store, mode, limit, window)) }
 	// Traefik's own tells an allowed client nothing; so do these.
-	bare := func(mode string, limit string) group {
-		middleware := own(mode, limit)
-		options := middleware["plugin"].(group)[lab.PluginName].(group)
+	bare := func(mode, limit string) group {
+		options := ownOptions(store, mode, limit, window)
 		options["headers"], options["decisionHeader"] = "none", ""
-		return middleware
+		return plugin(options)
 	}
-	const plenty, hardlyAny = "999999999999999", "1"
 	counting := func(algorithm, limit string, more group) group {
-		middleware := own("shared", limit)
-		options := middleware["plugin"].(group)[lab.PluginName].(group)
+		options := ownOptions(store, "shared", limit, window)
 		options["algorithm"] = algorithm
 		for name, value := range more {
 			options[name] = value
 		}
-		return middleware
+		return plugin(options)
 	}
 	middlewares := group{
 		"traefik-memory-allowed": builtIn(builtInAllowed, nil),
@@ -152,9 +186,22 @@ func configuration(t testing.TB, store string, replicas []string, window time.Du
 		"sliding-log-allowed": counting("sliding-log", mostLogged, group{"window": "1s", "maxLog": mostLogged}),
 		"sliding-log-refused": counting("sliding-log", hardlyAny, nil),
 	}
+	return dynamic(t, besideOwn, middlewares, replicas)
+}
+
+// dynamic returns Traefik's dynamic configuration of the routes on a gateway, each of which
+// has the middleware of its name, if there is one.
+func dynamic(t testing.TB, gateway string, middlewares group, replicas []string) string {
 	routers := group{}
 	for _, r := range byName {
-		router := group{"rule": fmt.Sprintf("Path(`/%s`)", r.name), "service": "app"}
+		if r.gateway != gateway {
+			continue
+		}
+		rule := r.rule
+		if rule == "" {
+			rule = fmt.Sprintf("Path(`/%s`)", r.name)
+		}
+		router := group{"rule": rule, "service": "app"}
 		if middlewares[r.name] != nil {
 			router["middlewares"] = []string{r.name}
 		}

@@ -111,10 +111,14 @@ var algorithmTargets = map[string]*target{
 
 // The other targets.
 var (
-	restTarget    = &target{most: true, bound: 1.05} // median time of one request, divided by that of Traefik's own
-	commandTarget = &target{most: true, bound: 0.25} // calls of a script a request, of one client
-	memoryTarget  = &target{most: true, bound: 400}  // bytes
-	pauseTarget   = &target{most: true, bound: 5}    // milliseconds
+	restTarget = &target{most: true, bound: 1.05} // median time of one request, divided by that of Traefik's own
+	// The same with metrics and control, divided by that without: what 0.97 of the requests
+	// per second are of the time of one.
+	watchedRestTarget = &target{most: true, bound: 1.03}
+	watchedTarget     = &target{bound: 0.97}             // requests per second with metrics and control, divided by those without
+	commandTarget     = &target{most: true, bound: 0.25} // calls of a script a request, of one client
+	memoryTarget      = &target{most: true, bound: 400}  // bytes
+	pauseTarget       = &target{most: true, bound: 5}    // milliseconds
 )
 
 // figures returns what is told apart, of the parts that were measured.
@@ -147,6 +151,12 @@ func (r *report) figures() []figure {
 		all = append(all, figure{name: "ratio latency-at-rest", digits: 3, target: restTarget,
 			title:  "Median time of a request over one connection, mode shared, divided by that of " + byName[restAgainst].title,
 			spread: r.rest.ratio()})
+	}
+	if r.watched != nil {
+		all = append(all, r.watched.figures()...)
+	}
+	if r.active != nil {
+		all = append(all, r.active.figures()...)
 	}
 	if r.memory != nil {
 		all = append(all,
