@@ -74,7 +74,7 @@ fuzz: ## Fuzz all that reads what others write, each for a while: make fuzz FUZZ
 		go test $$dir -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(FUZZTIME),30s) || exit 1; \
 	done
 
-bench: ## Compare with Traefik's own limiters, and measure memory and decisions (ten minutes, as root)
+bench: ## Compare with Traefik's own limiters, and measure watching, memory and decisions (twenty minutes, as root)
 	scripts/install-e2e.sh
 	go -C e2e run ./bench
 

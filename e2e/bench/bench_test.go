@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -101,20 +102,111 @@ func TestParseCommands(t *testing.T) {
 	}
 }
 
-func TestEachRouteIsConfigured(t *testing.T) {
-	t.Parallel()
-	var got struct {
-		HTTP struct {
-			Routers map[string]struct {
-				Rule        string
-				Middlewares []string
-			}
-			Middlewares map[string]map[string]any
+// configured is a dynamic configuration of Traefik.
+type configured struct {
+	HTTP struct {
+		Routers map[string]struct {
+			Rule        string
+			Middlewares []string
 		}
+		Middlewares map[string]map[string]any
 	}
-	if err := yaml.Unmarshal([]byte(configuration(t, "127.0.0.1:1", []string{"http://127.0.0.1:2"}, time.Hour)), &got); err != nil {
+}
+
+func parseConfiguration(t *testing.T, text string) (c configured) {
+	t.Helper()
+	if err := yaml.Unmarshal([]byte(text), &c); err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// The options that two gateways differ in are those of who watches, and nothing else.
+func TestOneOfTwoGatewaysIsWatched(t *testing.T) {
+	t.Parallel()
+	of := func(gateway string) configured {
+		return parseConfiguration(t, watchedConfiguration(t, gateway, "127.0.0.1:1", []string{"http://127.0.0.1:2"}, time.Hour))
+	}
+	without, with := of(unwatched), of(overseen)
+	for i, r := range watchedRoutes {
+		c := map[string]configured{unwatched: without, overseen: with}[r.gateway]
+		if router := c.HTTP.Routers[r.name]; router.Rule != "Path(`/"+r.name+"`)" || !slices.Equal(router.Middlewares, []string{r.name}) {
+			t.Errorf("%s: %+v", r.name, router)
+		}
+		if r.gateway == unwatched {
+			continue
+		}
+		plain := watchedRoutes[i-1]
+		if r.against != plain.name || r.shared != plain.shared || r.refused != plain.refused || r.many != plain.many || plain.gateway != unwatched {
+			t.Errorf("%+v is compared with %+v", r, plain)
+		}
+		options := func(c configured, name string) map[string]any {
+			plugin, _ := c.HTTP.Middlewares[name]["plugin"].(map[string]any)
+			o, _ := plugin[lab.PluginName].(map[string]any)
+			return o
+		}
+		watched, bare := options(with, r.name), options(without, plain.name)
+		for _, option := range []string{"metrics", "status", "log"} {
+			if watched[option] == nil || bare[option] != nil {
+				t.Errorf("%s: option %s is %v, and %v where nobody watches", r.name, option, watched[option], bare[option])
+			}
+			delete(watched, option)
+		}
+		if (watched["control"] == "true") != r.shared || bare["control"] != nil {
+			t.Errorf("%s: control is %v", r.name, watched["control"])
+		}
+		delete(watched, "control")
+		if !reflect.DeepEqual(watched, bare) {
+			t.Errorf("%s: %v, and %v where nobody watches", r.name, watched, bare)
+		}
+	}
+	if rule := with.HTTP.Routers[askedRoute.name].Rule; !strings.Contains(rule, "`"+metricsPath+"`") || !strings.Contains(rule, "`"+statusPath+"`") {
+		t.Errorf("those who watch are to ask on %s", rule)
+	}
+	if len(without.HTTP.Routers) != len(watchedRoutes)/2 || with.HTTP.Middlewares[trackedRoute.name] == nil {
+		t.Errorf("%d routes where nobody watches, %+v", len(without.HTTP.Routers), with.HTTP.Middlewares)
+	}
+}
+
+func TestTrackedClientsAreFound(t *testing.T) {
+	t.Parallel()
+	text := "gatequota_clients{scope=\"asked@file\",count=\"\",window=\"3660\"} 1\ngatequota_clients{scope=\"tracked@file\",count=\"\",window=\"3660\"} 99999\n" +
+		"gatequota_clients_max{scope=\"tracked@file\",count=\"\",window=\"3660\"} 100000\n"
+	if found := trackedNow.FindStringSubmatch(text); found == nil || found[1] != "99999" {
+		t.Errorf("%q", found)
+	}
+}
+
+// A tenth of the figures is lower than the one that is told, and dear ones do not count.
+func TestQuiet(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		figures []float64
+		want    float64
+	}{{[]float64{7}, 7}, {[]float64{9, 8, 7}, 7}, {[]float64{90, 8, 70, 60, 5, 40, 30, 20, 10, 9}, 8}} {
+		if got := quiet(tt.figures); got != tt.want {
+			t.Errorf("%v: %v, want %v", tt.figures, got, tt.want)
+		}
+	}
+}
+
+func TestForms(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, f := range (plan{before: []string{"/somewhere/33d5afe"}}).forms() {
+		names = append(names, f.name+" "+f.title)
+		if f.watched != (f.name == "watched") || (f.folder == "/somewhere/33d5afe") != (f.name == "33d5afe") {
+			t.Errorf("%+v", f)
+		}
+	}
+	if want := []string{"unwatched nobody watches", "watched watched, and under control", "33d5afe version 33d5afe, nobody watches"}; !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
+	}
+}
+
+func TestEachRouteIsConfigured(t *testing.T) {
+	t.Parallel()
+	got := parseConfiguration(t, configuration(t, "127.0.0.1:1", []string{"http://127.0.0.1:2"}, time.Hour))
 	names := map[string]bool{}
 	for _, r := range slices.Concat(routes, algorithmRoutes) {
 		names[r.name] = true
@@ -166,6 +258,32 @@ func made() *report {
 		r.algorithms[route.name] = rates(n, n+100, n+200)
 	}
 	r.rest = &atRest{of: hotRoute, to: restAgainst, whole: map[string]quantiles{}}
+	r.watched = &watched{rounds: 6, duration: 2 * time.Second, results: map[string]*result{}, rest: &atRest{of: watchedRest[1], to: watchedRest[0],
+		whole:  map[string]quantiles{watchedRest[0]: {500, 600, 700, 800}, watchedRest[1]: {520, 630, 740, 850}},
+		rounds: []map[string]time.Duration{{watchedRest[0]: 500 * time.Microsecond, watchedRest[1]: 525 * time.Microsecond}},
+	}}
+	for i, route := range watchedRoutes {
+		n := int64(10_000 - 100*i)
+		r.watched.results[route.name] = rates(n, n+100, n+200)
+		if i%2 == 1 {
+			for j, dearer := range []int64{0, 2, 4} {
+				r.watched.results[route.name].loads[j].Gateway += dearer * r.watched.results[route.name].loads[j].Requests
+			}
+		}
+	}
+	r.active = &active{
+		answers: []answered{
+			{name: "metrics", title: "metrics", bytes: 17000, took: []float64{2, 3, 9}, work: 2.5},
+			{name: "status", title: "status as JSON", bytes: 3800, took: []float64{401.254}, work: 410},
+		},
+		meanwhile: map[bool]*result{false: rates(5000, 5100, 5200), true: rates(4500, 4590, 4940)},
+		changed:   map[string]*result{watchedRest[0]: rates(5000, 5000), watchedRest[1]: rates(4000, 4500)},
+	}
+	for _, c := range comparedCases {
+		one := compared{comparedCase: c, forms: plan{before: []string{"33d5afe"}}.forms()}
+		one.cost = [][]float64{{20, 20.25, 31}, {21.5, 22, 31}, {18, 19, 30}}
+		r.compared = append(r.compared, one)
+	}
 	for range 3 {
 		r.rest.rounds = append(r.rest.rounds, map[string]time.Duration{
 			"none": 100 * time.Microsecond, restAgainst: 200 * time.Microsecond, hotRoute: 206 * time.Microsecond,
@@ -197,7 +315,9 @@ func TestPrintedRatios(t *testing.T) {
 	want := []string{"local-allowed", "local-allowed-bare", "shared-allowed", "shared-allowed-bare", "shared-keys",
 		"local-refused", "shared-refused", "shared-refused-bare",
 		"sliding-window-allowed", "token-bucket-allowed", "sliding-log-allowed",
-		"sliding-window-refused", "token-bucket-refused", "sliding-log-refused", "latency-at-rest"}
+		"sliding-window-refused", "token-bucket-refused", "sliding-log-refused", "latency-at-rest",
+		"watched-local-allowed", "watched-shared-allowed", "watched-shared-keys", "watched-shared-refused", "watched-latency-at-rest",
+		"while-asked", "while-changed"}
 	if !slices.Equal(names, want) {
 		t.Fatalf("ratios of %q, want %q\n%s", names, want, &out)
 	}
@@ -208,6 +328,16 @@ func TestPrintedRatios(t *testing.T) {
 		"ratio token-bucket-refused 1.149 1.149 1.150\n  at least 1.6: not reached, by 0.451\n",
 		"ratio sliding-log-allowed 1.199 1.198 1.200\n",
 		"ratio latency-at-rest 1.030 1.030 1.030\n  at most 1.05: reached\n",
+		"ratio watched-local-allowed 0.990 0.990 0.990\n  at least 0.97: reached\n",
+		"ratio watched-latency-at-rest 1.040 1.050 1.050\n  at most 1.03: not reached, by 0.01\n",
+		"ratio while-asked 0.900 0.900 0.950\n",
+		"ratio while-changed 0.850 0.800 0.900\n",
+		"gateway time watched-shared-keys     times 1.040 1.000 1.080\n",
+		"answer metrics  ms 3.00 2.00 9.00, 17000 bytes, 2.50 ms of processor\n",
+		"somebody asks: true  req/s 4590 p99 ms 4.00\n",
+		"mode shared, refused               nobody watches                              20.00     0.00    20.25\n" +
+			"                                   watched, and under control                  21.50     1.50    22.00\n" +
+			"                                   version 33d5afe, nobody watches             18.00    -2.00    19.00\n",
 		"store commands a request shared-allowed 1.000\n  at most 0.25: not reached, by 0.75\n",
 		"bytes a client local 120\n  at most 400: reached\n",
 		"bytes a client shared 410\n  at most 400: not reached, by 10\n",
@@ -230,6 +360,9 @@ func TestPrintedParts(t *testing.T) {
 	for part, want := range map[string]string{
 		"algorithms": "ratio sliding-log-refused ",
 		"latency":    "ratio latency-at-rest ",
+		"watched":    "ratio watched-latency-at-rest ",
+		"active":     "ratio while-changed ",
+		"compared":   "version 33d5afe, nobody watches ",
 		"memory":     "bytes a client local ",
 		"decision":   "256 clients, one key   4000 decisions in a second, 0.500 calls each, 7.2 us a call on average\n",
 	} {
@@ -240,6 +373,12 @@ func TestPrintedParts(t *testing.T) {
 			one.algorithms = r.algorithms
 		case "latency":
 			one.rest = r.rest
+		case "watched":
+			one.watched = r.watched
+		case "active":
+			one.active = r.active
+		case "compared":
+			one.compared = r.compared
 		case "memory":
 			one.memory = r.memory
 		case "decision":
@@ -284,6 +423,13 @@ func TestMarkdown(t *testing.T) {
 		"| Bytes of a tracked client, mode shared | at most 400 | **410** | one figure | not reached, by 10 |\n",
 		"requests per second, divided by those of Traefik rateLimit, with redis | at least 1.15, aim 1.25 | **1.196** | 1.192 to 1.200 | reached, the aim not by 0.0539 |\n",
 		"| Gatequota, mode shared | 206 | 301 | 302 | 303 |\n",
+		"| mode shared | allowed, many clients | 9700 | **0.990** | 0.990 | 0.990 | 50 | 1.040 | 1.000 | 1.080 |\n",
+		"| without | 500 | 600 | 700 | 800 |\n| with metrics and control | 520 | 630 | 740 | 850 |\n",
+		"| mode local, allowed | nobody watches | 20.00 | 0.00 | 20.25 |\n|  | watched, and under control | 21.50 | 1.50 | 22.00 |\n",
+		"| status as JSON | 401.25 | 401.25 to 401.25 | 3800 | 410.00 |\n",
+		"requests per second in mode shared are 0.900 (0.900 to\n0.950) of what they are",
+		"they are 0.850 (0.800 to 0.900) of those of",
+		"with metrics and control, divided by those without | at least 0.97 | **0.990** | 0.990 to 0.990 | reached |\n",
 		"| 32 clients | decision | 11 | 20 | 30 | 40 |\n|  | its wait for the connection | 1 | 2 | 3 | 4 |\n",
 		"| 1 client | 4000 | 0.500 | 7.2 |\n",
 		"takes 120 bytes",

@@ -6,8 +6,9 @@
 //
 // Every round loads each route once, so that what else the machine does falls on
 // all of them alike: only ratios within one round are worth comparing. Then come
-// rounds of all algorithms, requests over one connection, the memory of tracked clients, and decisions
-// without a gateway around them. It prints what it finds, whatever that is, beside
+// rounds of all algorithms, requests over one connection, two gateways of which one is
+// watched over, the memory of tracked clients, and decisions without a gateway around
+// them. It prints what it finds, whatever that is, beside
 // what was wanted, and writes docs/performance.md and docs/performance.svg. No
 // figure makes it fail; a route that answers otherwise than it should does.
 package main

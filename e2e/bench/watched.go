@@ -336,9 +336,6 @@ func (a *active) print(out io.Writer) {
 
 func (r *report) writeWatched(d *document) {
 	w, a := r.watched, r.active
-	if w == nil || a == nil {
-		return // not measured
-	}
 	d.line("## Watching")
 	d.line("")
 	d.line("Two gateways with the same routes: one with `metrics`, `status`, `log.refusals` and, in mode shared, `control`, the other")
@@ -378,7 +375,7 @@ func (r *report) writeWatched(d *document) {
 	d.line("")
 	asked, hot := a.meanwhile[true], overseen+"-"+hotRoute
 	s := ratio(asked, a.meanwhile[false])
-	d.line("While the metrics are asked for each %s and the status each %s, requests per second in mode shared are %.3f (%.3f to", scrapeEvery, statusEvery, s.median, s.min)
+	d.line("While the metrics are asked for every %s and the status every %s, requests per second in mode shared are %.3f (%.3f to", scrapeEvery, statusEvery, s.median, s.min)
 	d.line("%.3f) of what they are while nobody asks, and 99 of 100 take up to %s ms instead of %s ms.", s.max,
 		hundredths(asked.of(p99).median), hundredths(a.meanwhile[false].of(p99).median))
 	s = ratio(a.changed[hot], a.changed[byName[hot].against])
