@@ -392,6 +392,9 @@ func nearestIn(t *table, next int, least int64) (found []near, after int) {
 	}
 	now := (int64(time.Since(Began)) + origin) / millisecond
 	l := t.limit
+	if t.entries == nil && l.Algorithm == window.Fixed {
+		return nearestFixed(t, next, least, now/1000)
+	}
 	clients, accounts, after := window.Running(t.counts, t.entries, now, nearestPart, next)
 	found = nil
 	capacity := window.Capacity(&l)
@@ -400,6 +403,20 @@ func nearestIn(t *table, next int, least int64) (found []near, after int) {
 		if used > least {
 			reset := window.Wait(&l, a, capacity, now)
 			found = append(found, near{client: clients[i], used: used, limit: capacity, reset: (reset + 999) / 1000})
+		}
+	}
+	return found, after
+}
+
+// nearestFixed is nearestIn for fixed windows, at a time in unix seconds, with less work:
+// of most clients no more is looked at than their count. Who calls it holds the ledger's
+// mutex.
+func nearestFixed(t *table, next int, least, unix int64) (found []near, after int) {
+	part, after := window.FixedPart(t.counts, unix, nearestPart, next)
+	found = nil
+	for _, f := range part {
+		if f.Known > least {
+			found = append(found, near{client: window.FixedClient(f), used: f.Known, limit: t.limit.Limit, reset: f.End - unix})
 		}
 	}
 	return found, after
